@@ -65,7 +65,7 @@ pub struct Arguments {
     #[arg(long, env)]
     pub t5xxl: Option<PathBuf>,
 
-    /// Where the weights of the text encoder T5 are between prompts
+    /// Location of the weights of the text encoder T5 between prompts
     #[arg(long, env, value_enum, default_value_t)]
     pub t5_memory: T5Memory,
 
@@ -185,10 +185,11 @@ pub enum SdVersion {
     Turbo,
 }
 
-/// Place of the weights of the text encoder T5.
+/// Location of the weights of the text encoder T5 between prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum T5Memory {
-    /// In the memory of the device if all weights and 2 GiB of activations fit into it, otherwise in the file.
+    /// In the memory of the device if all weights and 2 GiB of activations fit into it, or if its free memory is unknown;
+    /// otherwise in the file.
     #[default]
     Auto,
     /// In the memory of the device.

@@ -166,7 +166,8 @@ pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bo
 /// Returns the maximum log size of a job. PNG may not compress noise, and base64 encodes three bytes as four.
 fn max_log_bytes((bounds, preview_every): (Bounds, usize)) -> usize {
     let picture = bounds.pixels.saturating_mul(4).saturating_add(bounds.pixels / 8 + JSON_BYTES);
-    // A request may have two passes, and is repeated once if memory runs out while other models are loaded.
+    // A request may have two passes, and is repeated once if memory runs out while other models are loaded. One that shares
+    // steps has one pass, and may be repeated before for a failure of the others.
     let steps = bounds.steps.saturating_mul(2 * 2 * bounds.pictures);
     // A preview has one pixel per cell of the latents, which covers at least 16 pixels.
     let previews =

@@ -195,7 +195,7 @@ impl Parameters {
             return is_missing("image");
         }
         if info.version == Version::XlRefiner && image.is_none() {
-            return invalid("image", "is missing: XL's refiner changes an image".to_owned());
+            return invalid("image", "is missing: XL's refiner requires an input image".to_owned());
         }
         if self.block_cache.is_some_and(|threshold| threshold > 0.0) && !info.has_block_cache {
             return invalid("block_cache", "is supported by models with a transformer only".to_owned());

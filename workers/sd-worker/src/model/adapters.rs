@@ -151,14 +151,14 @@ impl Adapters {
             files.push(lora);
         }
         self.restore(state, |key| !targets.contains_key(key))?;
-        let mut beside = Changes::default();
+        let mut separate = Changes::default();
         for (key, changes) in targets {
             check()?;
             if let Some(part) = self.layers.get(&key) {
                 for (file, layer, view) in changes {
                     let (rows, columns) = part.shape;
                     let product = files[file].product(key.0, &layer, &[view.stored_rows(rows), columns])?;
-                    beside.add(part, low_rank(&product, choices[file].weight, view)?)?;
+                    separate.add(part, low_rank(&product, choices[file].weight, view)?)?;
                 }
                 continue;
             }
@@ -178,7 +178,7 @@ impl Adapters {
             }
             weight.slice_set(&changed.to_dtype(weight.dtype())?, 0, 0)?;
         }
-        state.slots = beside.apply(check)?;
+        state.slots = separate.apply(check)?;
         Ok(())
     }
 

@@ -5,10 +5,11 @@ use candle_core::{Device, Result};
 /// the VAE 1.9 GB for a whole image in half precision, and a tile of the VAE of XL in f32 1 GiB.
 pub const ACTIVATION_BYTES: usize = 2 << 30;
 
-/// Where the weights of a T5 text encoder are between prompts.
+/// Location of the weights of a T5 text encoder between prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum T5Memory {
-    /// In the memory of the device if all weights and [`ACTIVATION_BYTES`] fit into it, otherwise in the file.
+    /// In the memory of the device if all weights and [`ACTIVATION_BYTES`] fit into it, or if its free memory is unknown;
+    /// otherwise in the file.
     #[default]
     Auto,
     /// In the memory of the device.

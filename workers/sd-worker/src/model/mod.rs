@@ -96,7 +96,7 @@ pub struct LoadOptions {
     pub vae_dtype: Option<DType>,
     /// If true, the UNet uses the tanh approximation of GELU like upstream, but unlike the training.
     pub upstream_gelu: bool,
-    /// Where the weights of a T5 text encoder are between prompts.
+    /// Location of the weights of a T5 text encoder between prompts.
     pub t5_memory: T5Memory,
 }
 

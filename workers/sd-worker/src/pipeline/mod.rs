@@ -184,7 +184,7 @@ impl Pipeline {
         Ok(Tensor::cat(&parts, 0)?)
     }
 
-    /// Returns what the refiner needs to continue a pass, if the request asks for it. `inputs` are those of the model.
+    /// Returns the continuation of a pass by the refiner, if the request has one. `inputs` are those of the model.
     fn refinement<'a>(
         &'a self,
         pass: &Pass,

@@ -5,7 +5,7 @@ use crate::model::{Model, Network};
 use crate::schedulers::{Scheduler, SchedulerConfig};
 use crate::{Error, Result};
 
-/// XL's refiner beside its base model.
+/// XL's refiner, which is loaded together with its base model.
 #[derive(Debug)]
 pub struct Refiner {
     /// Name for clients.

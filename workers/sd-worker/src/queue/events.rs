@@ -6,7 +6,7 @@ use crate::picture::Picture;
 /// Options of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Maximum number of waiting requests, not counting the running one.
+    /// Maximum number of waiting requests, not counting running ones.
     pub max_waiting: usize,
     /// Number of steps between previews; 0 disables previews.
     pub preview_every: usize,
@@ -24,7 +24,7 @@ impl Default for Options {
 pub enum Event {
     /// Position in the queue. Position 0 means that the request starts.
     Queued {
-        /// Number of requests ahead of it, including the running one.
+        /// Number of requests ahead of it, including running ones.
         position: usize,
     },
     /// A step has been computed.

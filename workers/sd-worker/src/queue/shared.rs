@@ -1,4 +1,4 @@
-//! State of the queue: waiting requests, the running request, and counters.
+//! State of the queue: waiting and running requests, and counters.
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

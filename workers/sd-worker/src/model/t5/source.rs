@@ -13,7 +13,7 @@ use super::network::{Block, Ends};
 /// Number of prompts whose states are kept if their computation reads the weights: 4 MB each for Flux.
 const KEPT_PROMPTS: usize = 8;
 
-/// Where the weights of an encoder are between prompts.
+/// Location of the weights of an encoder between prompts.
 #[derive(Debug)]
 pub(super) enum Source {
     /// In the memory of the device.
