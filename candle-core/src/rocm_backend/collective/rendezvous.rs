@@ -146,7 +146,6 @@ fn check_owner(file: &File, path: &Path, rank: usize) -> Result<()> {
     }
 }
 
-/// Gives the identifier to all other ranks.
 /// Sends the identifier to the other ranks, and returns it with the connections.
 fn serve(address: SocketAddr, world_size: usize, until: Instant) -> Result<(Id, Vec<Link>)> {
     let id = Id::new()?;
