@@ -211,7 +211,7 @@ impl ModelFiles {
     /// Fills `part` with the bytes of regions, one after the other, from byte number `first` on.
     ///
     /// # Errors
-    /// Returns the error of reading, which names the file.
+    /// Returns the error of reading, which names the file. Also if the regions have fewer bytes.
     pub fn read_regions(&self, regions: &[Region], mut first: usize, mut part: &mut [u8]) -> io::Result<()> {
         for region in regions {
             let held = region.bytes();
@@ -226,7 +226,13 @@ impl ModelFiles {
             }
             first = first.saturating_sub(held);
         }
-        Ok(())
+        match part.len() {
+            0 => Ok(()),
+            missing => {
+                let text = format!("internal error: the regions of a tensor lack {missing} bytes");
+                Err(io::Error::new(io::ErrorKind::UnexpectedEof, text))
+            }
+        }
     }
 
     /// Returns an error unless rows and columns are parts of a tensor that are whole blocks of `format`.
