@@ -314,7 +314,8 @@ impl<'a> Weights<'a> {
     /// Loads `count` square matrices, which are one stack in GGUF.
     pub fn square_matrices(&mut self, role: Role, count: usize, width: usize) -> Result<Vec<Linear>> {
         let shape = [width, width];
-        let mut linears = Vec::with_capacity(count);
+        // The count is not limited before the tensors are found.
+        let mut linears = Vec::new();
         for index in 0..count {
             let piece = match &self.prefix {
                 Some(prefix) => {

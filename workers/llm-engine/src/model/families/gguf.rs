@@ -188,7 +188,8 @@ fn layers_of_arrays(content: &Content, arch: &str, config: &mut Map<String, Valu
             if let Some(count) = of_kind().next() {
                 ensure!(
                     of_kind().all(|other| other == count),
-                    "\"{arch}.attention.head_count_kv\" has different numbers for layers of the same kind"
+                    "\"{arch}.attention.head_count_kv\" has different numbers for layers of the same kind, which is not \
+                     supported"
                 );
                 fields.insert("num_key_value_heads".into(), count.clone());
             }
@@ -202,7 +203,7 @@ fn layers_of_arrays(content: &Content, arch: &str, config: &mut Map<String, Valu
         let shared = config.get("num_kv_shared_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
         let own = widths.len().saturating_sub(shared);
         let is_equal = |part: &[Value]| part.windows(2).all(|pair| pair[0] == pair[1]);
-        let is_wide = first.zip(last).is_some_and(|(first, last)| last == 2 * first);
+        let is_wide = first.zip(last).is_some_and(|(first, last)| first.checked_mul(2) == Some(last));
         ensure!(
             is_equal(&widths) || (is_wide && is_equal(&widths[..own]) && is_equal(&widths[own..])),
             "\"{arch}.feed_forward_length\" has different widths, which is only supported for layers that share a cache, if \
