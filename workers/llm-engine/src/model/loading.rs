@@ -83,6 +83,7 @@ pub fn sizes(path: &Path, device: &Device, options: LoadOptions) -> Result<Model
         "a draft model with recurrent states is not supported; use one whose layers all have attention"
     );
     let types = types(&files, declared, device, options)?;
+    check_cache(&config, types.cache, device)?;
     let cache_block = cache::block_bytes(&config, types.cache.elements);
     Ok(ModelSizes { weights: files.bytes_as(types.matrices, true), cache_block })
 }
