@@ -640,7 +640,8 @@ impl StepModel for Decoder {
     fn adapter_targets(&self) -> Option<&AdapterTargets> {
         let takes_adapters =
             self.task == Task::Generate && self.part.is_whole() && self.config.delta.is_none();
-        let takes_adapters = takes_adapters && self.config.has_equal_layers() && self.layer_inputs.is_none();
+        // Adapters are not applied to layers that have both a dense network and experts, or inputs of their own.
+        let takes_adapters = takes_adapters && self.config.has_equal_layers() && !self.config.value_norm;
         takes_adapters.then_some(&self.adapter_targets)
     }
 
