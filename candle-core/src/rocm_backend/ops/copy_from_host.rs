@@ -53,6 +53,9 @@ pub fn copy_to_tensor<T: WithDType>(data: &[T], tensor: &Tensor) -> Result<()> {
 /// Creates a contiguous tensor from little-endian elements that `read` reads. They go straight into pinned memory, in parts
 /// of up to 4 MiB and in order; while `read` fills a part, earlier parts are copied to the device.
 ///
+/// The pinned memory is locked while `read` runs: `read` must not copy to the same device, nor wait for a thread that does.
+/// If `read` uses rayon, call this function from a thread that is not one of rayon's.
+///
 /// ```no_run
 /// use std::{fs::File, os::unix::fs::FileExt};
 /// use candle_core::{rocm::{read_tensor, RocmDevice}, DType};
