@@ -55,7 +55,7 @@ pub(super) fn header(file: &mut File, number: usize) -> Result<Vec<(String, Tens
             other => bail!("{} has the unsupported dtype {other}; use F16, BF16, F32 or F64", named()),
         });
         let [start, end] = entry.data_offsets;
-        let (offset, encoding, shape) = (8 + length + start, Encoding::Same, entry.shape);
+        let (offset, encoding, shape) = (start.saturating_add(8 + length), Encoding::Same, entry.shape);
         let location = TensorInfo { file: number, offset, encoding, format, shape };
         let bytes = location.bytes().with_context(named)?;
         ensure!(
