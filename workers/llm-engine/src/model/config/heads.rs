@@ -46,6 +46,10 @@ impl HeadShape {
             true => size("num_key_value_heads", "num_global_key_value_heads")?.unwrap_or(own.kv_heads),
             false => own.kv_heads,
         };
+        let full = HeadShape { kv_heads, width };
+        if full == own {
+            return Ok(None);
+        }
         ensure!(
             kv_heads > 0 && heads.is_multiple_of(kv_heads),
             "{heads} heads cannot share {kv_heads} heads of keys and values in layers without a window: the first number \
@@ -55,7 +59,6 @@ impl HeadShape {
             width > 0 && width.is_multiple_of(2),
             "heads of {width} elements in layers without a window cannot be rotated in pairs"
         );
-        let full = HeadShape { kv_heads, width };
-        Ok((full != own).then_some(full))
+        Ok(Some(full))
     }
 }

@@ -98,6 +98,11 @@ fn layered(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
         !decoder.qkv_bias,
         "\"attention_bias\" is true, but biases of queries, keys and values are not supported for this family"
     );
+    ensure!(
+        decoder.head_dim > 0 && decoder.head_dim.is_multiple_of(2),
+        "heads of {} elements in layers with a window cannot be rotated in pairs; \"head_dim\" must be even",
+        decoder.head_dim
+    );
     decoder.norms =
         [Role::AttentionNorm, Role::AttentionPostNorm, Role::MlpNormBetween, Role::MlpPostNorm].map(Some);
     decoder.qk_norm = Some(QueryKeyNorm::Heads);
