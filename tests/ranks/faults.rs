@@ -124,6 +124,8 @@ fn a_failing_launch_ends_all_requests_with_one_reason() {
     }
     let lost = Some(("hipModuleLaunchKernel".to_owned(), 40));
     let errors = run(folder.path(), 2, LONG, Injection { lost, ..Default::default() });
-    assert!(errors.iter().flatten().all(|text| text.contains("rank ")), "{errors:#?}");
+    // The first device is also used after the ranks' steps, to sample tokens.
+    let names_place = |text: &String| text.contains("rank ") || text.contains("rocm:0");
+    assert!(errors.iter().flatten().all(names_place), "{errors:#?}");
     assert_eq!(run(folder.path(), 2, LONG, Injection::default()), [None, None, None]);
 }

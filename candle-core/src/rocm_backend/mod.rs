@@ -78,11 +78,10 @@ pub use libraries::{
     CONV_CACHE_VARIABLE, CONV_LIBRARY_VARIABLE, CONV_TUNE_VARIABLE, CONV_WORKSPACE_VARIABLE,
     PRODUCT_LIBRARY_VARIABLE,
 };
-pub use ops::attention::{
-    Attention, AttentionOperand, AttentionOutput, AttentionSequences, ATTENTION_MAX_WIDTH,
-};
+pub use ops::attention::{Attention, AttentionOutput, AttentionSequences, ATTENTION_MAX_WIDTH};
 pub use ops::attention_encoded::{ATTENTION_ENCODED_STEP, ATTENTION_MAX_ENCODED_WIDTH};
 pub use ops::attention_gradients::AttentionGradients;
+pub use ops::attention_rows::AttentionOperand;
 pub use ops::conv::{conv1d_with_bias, conv2d_with_bias};
 pub(crate) use ops::conv::{
     grouped_conv1d, grouped_conv2d, grouped_conv_transpose1d, grouped_conv_transpose2d,

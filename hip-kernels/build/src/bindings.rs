@@ -382,7 +382,7 @@ mod tests {
         let families = families();
         let some = families.iter().find(|family| family.name == "QuantizedRow").unwrap();
         let own = table(some, &kernels_of(some), 0);
-        assert_eq!(own, [(0..18).map(Some).collect(), vec![None; 6]].concat());
+        assert_eq!(own, [(0..19).map(Some).collect(), vec![None; 6], vec![Some(19)]].concat());
     }
 
     #[test]

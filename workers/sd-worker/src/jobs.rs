@@ -226,6 +226,9 @@ async fn create(
     tracing::debug!(hive = target.hive_id, job_id, "job accepted");
     let callback = callback.map(|callback| (callback, state.api.lifecycle.start_work()));
     let reporter = Reporter { job, api: state.api, worker_id: state.worker_id, callback };
+    if let Ok(submitted) = &start {
+        submitted.cancel_with(&reporter.job);
+    }
     tokio::spawn(async move {
         let submitted = match start {
             Ok(submitted) => Ok(submitted),
@@ -236,7 +239,10 @@ async fn create(
             },
         };
         match submitted {
-            Ok(submitted) => follow(reporter, submitted, format.unwrap_or_default(), warnings).await,
+            Ok(submitted) => {
+                submitted.cancel_with(&reporter.job);
+                follow(reporter, submitted, format.unwrap_or_default(), warnings).await;
+            }
             Err(error) => reporter.end(Err(error)),
         }
     });
@@ -259,6 +265,12 @@ impl Submitted {
         let seed = request.seeds.first().copied().unwrap_or_default();
         Ok(Self { images: submit(request)?, seed })
     }
+
+    /// Lets the cancellation of a job remove the request from the queue.
+    fn cancel_with(&self, job: &Job<JobEvent>) {
+        let canceller = self.images.canceller();
+        job.on_cancel(move || canceller.cancel());
+    }
 }
 
 /// Loads a model whose description is not known yet, and submits the request. The client's permit is that of the images.
@@ -280,9 +292,7 @@ async fn follow(
     format: Format,
     warnings: Vec<String>,
 ) {
-    // The last event of the queue is still written to the log.
-    let canceller = images.canceller();
-    reporter.job.on_cancel(move || canceller.cancel());
+    // After a cancellation, the last event of the queue is still written to the log.
     while let Some(event) = images.next().await {
         let event = match event {
             Event::Queued { position } => JobEvent::Queued { position },

@@ -63,28 +63,31 @@ impl Links {
         Self(Mutex::new(links))
     }
 
-    /// Returns a text that names a rank that has ended without dropping its communicator, once. Tells the others.
+    /// Returns a text that names a rank that has ended without dropping its communicator, once. Rank 0 notifies the others.
     pub(super) fn ended(&self) -> Option<String> {
         let mut links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut ended = None;
+        let (mut ended, mut is_known) = (None, false);
         links.retain_mut(|link| match link.poll() {
             None => true,
             Some(Happened::Left) => false,
             Some(Happened::Ended(peer)) => {
                 ended.get_or_insert(peer);
+                is_known |= peer != link.peer;
                 peer != link.peer
             }
         });
         let Peer { rank, process } = ended?;
-        let message = [&[ENDED][..], &rank.to_le_bytes(), &process.to_le_bytes()].concat();
-        for link in &mut *links {
-            // A rank that cannot be told has ended, too.
-            let _ = link.stream.write_all(&message);
+        if !is_known {
+            let message = [&[ENDED][..], &rank.to_le_bytes(), &process.to_le_bytes()].concat();
+            for link in &mut *links {
+                // A rank that cannot be notified has ended, too.
+                let _ = link.stream.write_all(&message);
+            }
         }
         Some(format!("rank {rank} (process {process}) has ended or failed"))
     }
 
-    /// Tells the others that this rank takes part in no further operation.
+    /// Notifies the others that this rank takes part in no further operation.
     pub(super) fn leave(&mut self) {
         for link in self.0.get_mut().unwrap_or_else(PoisonError::into_inner) {
             let _ = link.stream.write_all(&[LEFT]);

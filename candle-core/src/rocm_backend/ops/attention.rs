@@ -3,8 +3,9 @@
 //! The queries of all heads that share a key head form consecutive rows. With many rows, each workgroup processes 128 rows
 //! and iterates over the unmasked keys. With few rows, as in decoding, a workgroup has 4 or 8 rows. If there are too few
 //! workgroups to fill the GPU, the keys are split between workgroups, too.
-use super::attention_encoded::{decode_kernel, encoded_rows, ENCODED_WIDTHS};
+use super::attention_encoded::{check_encoded, decode_kernel, encoded_rows, ENCODED_WIDTHS};
 use super::attention_plan::{columns, Plan, Sizes};
+use super::attention_rows::{aligned_rows, invalid, AttentionOperand, Rows};
 use super::found;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::rocm_backend::device::LaunchConfig;
@@ -16,9 +17,6 @@ use hip_kernels::contract::{
     AttentionRowsEncoded, AttentionRowsWidth, DevicePtr, KernelOf, ATTENTION_COLUMNS, ATTENTION_ROWS, BLOCK,
     PACK_BYTES,
 };
-
-/// A storage and the layout of its elements.
-pub type AttentionOperand<'a> = (&'a RocmStorage, &'a Layout);
 
 /// Head widths that have kernels of attention_rows, some of them only for 16-bit dtypes; other widths use the next larger
 /// one.
@@ -33,8 +31,6 @@ const WIDTHS: [(usize, AttentionRowsWidth); 6] = [
 
 /// Maximum head width.
 pub const ATTENTION_MAX_WIDTH: usize = 512;
-/// Limit for the row stride of keys in elements, so that 64 rows span less than 4 GiB.
-pub(super) const MAX_ROW_STRIDE: usize = 1 << 24;
 /// Limit for the number of positions; as a window it means unlimited.
 const UNLIMITED: usize = 1 << 30;
 
@@ -90,14 +86,6 @@ pub struct AttentionOutput {
     /// Log-sum-exp, f32 (batch, heads, queries), or (heads, all queries) for sequences; negative infinity for queries
     /// without keys.
     pub statistics: Option<RocmStorage>,
-}
-
-/// Aligned rows of an operand, with the strides of batches, heads and rows in elements.
-pub(super) struct Rows {
-    /// Keeps the copy, if there is one, alive until the launch.
-    pub(super) _copy: Option<RocmStorage>,
-    pub(super) at: DevicePtr,
-    pub(super) strides: [usize; 3],
 }
 
 impl Attention<'_> {
@@ -270,7 +258,7 @@ impl Attention<'_> {
         let Sizes { batches, heads, queries, keys, .. } = *sizes;
         let is_encoded = self.scales.is_some();
         if is_encoded {
-            self.check_encoded(op, q, k, sizes)?;
+            check_encoded(op, (q.dtype(), k.dtype()), sizes, self.pages.is_some())?;
         }
         let keys_of = if is_encoded { k } else { q };
         let pairs = [Some((keys_of, k)), Some((keys_of, v)), self.mask.map(|(mask, _)| (q, mask))];
@@ -303,42 +291,6 @@ impl Attention<'_> {
         }
         Ok(())
     }
-}
-
-/// Returns the operand if its rows begin and end at multiples of 16 bytes, otherwise a copy padded with zeros.
-pub(super) fn aligned_rows(op: &'static str, (storage, layout): AttentionOperand) -> Result<Rows> {
-    let (outer, heads, rows, width) = layout.shape().dims4()?;
-    let pack = PACK_BYTES / storage.dtype().size_in_bytes();
-    let at = storage.ptr(layout, op)?;
-    let strides: Vec<_> = layout
-        .dims()
-        .iter()
-        .zip(layout.stride())
-        .map(|(dim, stride)| if *dim > 1 { *stride } else { 0 })
-        .collect();
-    let [batch, head, row, column] = *strides else { return Err(invalid(format!("{op}: {layout:?}"))) };
-    let aligned =
-        [batch, head, row, at.0.addr() / storage.dtype().size_in_bytes()].iter().all(|n| n % pack == 0);
-    if aligned
-        && (column == 1 || width == 1)
-        && width % pack == 0
-        && row < MAX_ROW_STRIDE
-        && batch.max(head) < u32::MAX as usize
-    {
-        return Ok(Rows { _copy: None, at, strides: [batch, head, row] });
-    }
-    let (device, dtype) = (storage.device(), storage.dtype());
-    let (count, padded) = (outer * heads * rows, width.next_multiple_of(pack));
-    // SAFETY: every element is written by the copy.
-    let mut copy = unsafe { RocmStorage::alloc(device, dtype, count * width, op)? };
-    storage.copy_strided_src(&mut copy, 0, layout)?;
-    if padded != width {
-        let mut wider = device.zeros_impl(&Shape::from(count * padded), dtype)?;
-        copy.copy2d(&mut wider, count, width, width, padded, 0, 0)?;
-        copy = wider;
-    }
-    let at = copy.slice.ptr();
-    Ok(Rows { _copy: Some(copy), at, strides: [heads * rows * padded, rows * padded, padded] })
 }
 
 /// Returns the address of an optional operand. One that is not dense is copied; `copies` keeps the copy until the launch.
@@ -508,8 +460,4 @@ impl Launch<'_> {
 fn mismatch(op: &'static str, lhs: &Layout, rhs: &Layout) -> crate::Error {
     let (lhs, rhs) = (lhs.shape().clone(), rhs.shape().clone());
     crate::Error::ShapeMismatchBinaryOp { lhs, rhs, op }.bt()
-}
-
-pub(super) fn invalid(text: String) -> crate::Error {
-    crate::Error::Msg(text).bt()
 }

@@ -1,8 +1,6 @@
 //! Attention over an encoded cache: keys and values are bytes, and each row of a head has scales.
-use super::attention::{invalid, Attention, AttentionOperand, Rows, MAX_ROW_STRIDE};
 use super::attention_plan::Sizes;
-use crate::backend::BackendStorage;
-use crate::rocm_backend::storage::RocmStorage;
+use super::attention_rows::{invalid, AttentionOperand, Rows, MAX_ROW_STRIDE};
 use crate::{DType, Result};
 use hip_kernels::contract::{
     AttentionDecodeEncoded, AttentionDecodeEncodedEncoding, AttentionDecodeEncodedRows,
@@ -35,36 +33,33 @@ pub(super) fn decode_kernel(
     AttentionDecodeEncoded::kernel(rows, queries, encoding)
 }
 
-impl Attention<'_> {
-    /// Checks dtypes and widths of encoded keys and values.
-    pub(super) fn check_encoded(
-        &self,
-        op: &'static str,
-        q: &RocmStorage,
-        k: &RocmStorage,
-        sizes: &Sizes,
-    ) -> Result<()> {
-        let (queries, dtype, widest) = (q.dtype(), k.dtype(), sizes.width.max(sizes.value_width));
-        if self.pages.is_none() {
-            return Err(invalid(format!("{op}: encoded keys and values must be in pages")));
-        }
-        if !matches!(queries, DType::F16 | DType::BF16) || !matches!(dtype, DType::U8 | DType::F8E4M3) {
-            return Err(invalid(format!(
-                "{op}: queries of {queries:?} with encoded keys of {dtype:?} are not supported; use F16 or BF16, and U8 or \
-                 F8E4M3"
-            )));
-        }
-        if widest > ATTENTION_MAX_ENCODED_WIDTH
-            || [sizes.width, sizes.value_width].iter().any(|width| width % ATTENTION_ENCODED_STEP != 0)
-        {
-            return Err(invalid(format!(
-                "{op}: heads of {} and {} elements are not supported with encoded keys; use multiples of \
-                 {ATTENTION_ENCODED_STEP} up to {ATTENTION_MAX_ENCODED_WIDTH}",
-                sizes.width, sizes.value_width
-            )));
-        }
-        Ok(())
+/// Checks dtypes and widths of encoded keys and values.
+pub(super) fn check_encoded(
+    op: &'static str,
+    (queries, dtype): (DType, DType),
+    sizes: &Sizes,
+    is_paged: bool,
+) -> Result<()> {
+    let widest = sizes.width.max(sizes.value_width);
+    if !is_paged {
+        return Err(invalid(format!("{op}: encoded keys and values must be in pages")));
     }
+    if !matches!(queries, DType::F16 | DType::BF16) || !matches!(dtype, DType::U8 | DType::F8E4M3) {
+        return Err(invalid(format!(
+            "{op}: queries of {queries:?} with encoded keys of {dtype:?} are not supported; use F16 or BF16, and U8 or \
+             F8E4M3"
+        )));
+    }
+    if widest > ATTENTION_MAX_ENCODED_WIDTH
+        || [sizes.width, sizes.value_width].iter().any(|width| width % ATTENTION_ENCODED_STEP != 0)
+    {
+        return Err(invalid(format!(
+            "{op}: heads of {} and {} elements are not supported with encoded keys; use multiples of \
+             {ATTENTION_ENCODED_STEP} up to {ATTENTION_MAX_ENCODED_WIDTH}",
+            sizes.width, sizes.value_width
+        )));
+    }
+    Ok(())
 }
 
 /// Returns rows of bytes, which must be dense and begin at multiples of the bytes that kernels read together.

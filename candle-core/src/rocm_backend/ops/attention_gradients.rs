@@ -1,6 +1,7 @@
 //! Gradients of attention. The weights are recomputed from the statistics of the forward pass, and one workgroup sums each
 //! result in a fixed order, so that gradients are deterministic.
-use super::attention::{aligned_rows, dense_ptr, invalid, Attention, AttentionOperand};
+use super::attention::{dense_ptr, Attention};
+use super::attention_rows::{aligned_rows, invalid, AttentionOperand};
 use super::found;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::rocm_backend::device::LaunchConfig;

@@ -3,6 +3,7 @@ pub(super) mod attention;
 pub(super) mod attention_encoded;
 pub(super) mod attention_gradients;
 mod attention_plan;
+pub(super) mod attention_rows;
 pub(super) mod conv;
 pub(super) mod copy_from_host;
 pub(super) mod elementwise;

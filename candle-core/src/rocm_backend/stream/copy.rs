@@ -74,14 +74,15 @@ pub(crate) unsafe fn upload_read(
     if bytes == 0 {
         return Ok(());
     }
-    stream.refuse_capture(
-        || format!("copying {bytes} B from the host"),
-        "create the tensor before the capture, and copy new values into it with candle_core::rocm::copy_to_tensor",
-    )?;
-    stream.bind_and_flush()?;
     let kind = bindings::hipMemcpyKind_hipMemcpyHostToDevice;
     for first in (0..bytes).step_by(MAX_STAGED) {
         let part = MAX_STAGED.min(bytes - first);
+        // Another thread may begin a capture while a part is read.
+        stream.refuse_capture(
+            || format!("copying {bytes} B from the host"),
+            "create the tensor before the capture, and copy new values into it with candle_core::rocm::copy_to_tensor",
+        )?;
+        stream.bind_and_flush()?;
         // The ring is locked for one part at a time, because a slow file must not keep others from uploading.
         stream.with_staging(false, |ring| {
             let staged = ring.reserve(stream, part)?;

@@ -318,10 +318,11 @@ fn types(
         true => DType::F16,
         false => states,
     };
+    let refusal =
+        |dtype| format!("{dtype:?} is not supported on this device; use f32 or f16, or bf16 on GPUs");
     let elements = match options.cache_dtype {
         Some(dtype) => dtype,
-        None => CacheDType::of_floats(floats)
-            .with_context(|| format!("a cache of {floats:?} is not supported"))?,
+        None => CacheDType::of_floats(floats).with_context(|| refusal(floats))?,
     };
     let attention = match elements {
         // The kernels of GPUs read encoded caches with queries of 16 bits.
@@ -332,7 +333,7 @@ fn types(
     for dtype in [states, attention] {
         let supported =
             matches!(dtype, DType::F32 | DType::F16) || (dtype == DType::BF16 && !device.is_cpu());
-        ensure!(supported, "{dtype:?} is not supported on this device; use f32 or f16, or bf16 on GPUs");
+        ensure!(supported, refusal(dtype));
     }
     Ok(Types { states, matrices, cache: CacheTypes { elements, attention } })
 }

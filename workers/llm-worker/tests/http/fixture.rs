@@ -9,6 +9,7 @@ use candle_core::{Device, Result, Tensor};
 use clap::Parser;
 use llm_engine::engine::{Engine, ModelSource, Options, Unloading};
 use llm_engine::model::adapter::{AdapterLimits, AdapterTargets};
+use llm_engine::model::cache_dtype::CacheDType;
 use llm_engine::model::vision::ImageProcessor;
 use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::request::Sampling;
@@ -74,6 +75,10 @@ impl StepModel for Gated {
 
     fn capacity(&self) -> Capacity {
         self.model.capacity()
+    }
+
+    fn cache_dtype(&self) -> Option<CacheDType> {
+        self.model.cache_dtype()
     }
 
     fn step(&mut self, step: &Step) -> Result<Tensor> {

@@ -137,7 +137,7 @@ async fn jobs_are_accepted_before_their_model_is_loaded() {
     let answer = worker.post("/v1/jobs", &job("a", 1000)).await;
     assert_eq!(answer.error().2.as_deref(), Some("steps"), "{}", answer.text);
     for (model, steps, code, part) in
-        [("panics", 1, "load_failed", "a damaged file"), ("b", 1000, "invalid_request", "steps")]
+        [("panics", 1, "load_failed", "a damaged file"), ("b", 1000, "invalid_value", "steps")]
     {
         let (_, stream) = worker.post("/v1/jobs", &job(model, steps)).await.job();
         let events = worker.get(&stream).await.events();
