@@ -275,6 +275,20 @@ fn t5_is_streamed_if_not_everything_fits() {
 #[cfg(feature = "rocm-emulator")]
 #[test]
 fn a_streamed_t5_needs_less_memory_and_changes_no_image() -> Outcome {
+    // The device counts the memory of the whole process, to which other tests would add theirs.
+    let output = std::process::Command::new(std::env::current_exe()?)
+        .args(["--ignored", "--exact", "memory::streamed_t5", "--nocapture"])
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && text.contains("1 passed");
+    assert!(passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+#[cfg(feature = "rocm-emulator")]
+#[test]
+#[ignore = "run by a_streamed_t5_needs_less_memory_and_changes_no_image"]
+fn streamed_t5() -> Outcome {
     use crate::fixture::{generate, request, write};
     use sd_worker::pipeline::{Pipeline, Request};
 
@@ -309,7 +323,8 @@ fn a_streamed_t5_needs_less_memory_and_changes_no_image() -> Outcome {
     println!(
         "{own} bytes of weights, peak {own_peak}; {all} with the {t5} of T5, peak {all_peak}; {required:?}"
     );
-    assert!(all > own + t5 * 9 / 10 && all_peak > own_peak + t5 / 2);
+    // The states that are kept for both prompts take a part of what is saved.
+    assert!(all > own + t5 * 9 / 10 && all_peak > own_peak + t5 / 3);
     let (streamed, ..) = measured(T5Memory::Streamed)?;
     let plain = plain(&streamed);
     // The files are not opened for prompts that are known: their tensors are now those of another file.
