@@ -18,12 +18,13 @@ impl Refiner {
     /// Checks that the model is a refiner whose latents are those of `base`.
     ///
     /// # Errors
-    /// It is not.
+    /// Returns an error unless it is.
     pub(super) fn check_base(&self, base: &Model) -> Result<()> {
         let Self { name, model } = self;
         if !model.is_refiner() {
-            let found = model.version.network();
-            return Err(Error::model(format!("{name} holds {found}, but --refiner requires XL's refiner")));
+            return Err(Error::model(format!(
+                "{name} is not XL's refiner, which --refiner requires; use stabilityai/stable-diffusion-xl-refiner-1.0"
+            )));
         }
         let is_xl =
             matches!(&base.network, Network::UNet(unet) if unet.config().addition_embed_type.is_some());

@@ -111,7 +111,7 @@ fn a_refiner_computes_the_last_steps_as_in_diffusers() -> Outcome {
     // Other models are no refiners, and other base models have none.
     let other = Refiner { name: "other".to_owned(), model: base.load()? };
     let error = pipeline.with_refiner(other).err().ok_or("no error")?.to_string();
-    assert!(error.contains("other holds") && error.contains("--refiner requires XL's refiner"), "{error}");
+    assert!(error.contains("other is not XL's refiner, which --refiner requires"), "{error}");
     let error = Pipeline::new(Fixture::of(V1)?.load()?).with_refiner(refiner()?).err().ok_or("no error")?;
     assert!(error.to_string().contains("requires a base model of Stable Diffusion XL"), "{error}");
     Ok(())
