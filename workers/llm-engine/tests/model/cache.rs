@@ -3,27 +3,21 @@ use llm_engine::model::cache_dtype::{CacheDType, CacheEncoding};
 use llm_engine::model::{LoadOptions, load_decoder};
 use llm_engine::step::{SequenceStep, Step, StepModel};
 use serde_json::json;
-use tempfile::TempDir;
 
 use super::configs::named;
-use super::reference;
+use super::reference::{self, folder_of};
 use super::steps::{
-    LENGTHS, Runner, device, load, load_on_cpu_with, load_with, reference_of, reference_on_cpu, run_texts,
-    tolerance,
+    LENGTHS, Reference, Runner, device, load, load_on_cpu_with, load_with, reference_of, reference_on_cpu,
+    run_texts, tolerance,
 };
 
 fn runner(lengths: &[usize]) -> (Runner, reference::Model) {
-    let folder = tempfile::tempdir().unwrap();
-    let case = named("llama");
-    let (model, weights) = reference::model(&case);
-    reference::write(folder.path(), &case.config, &weights, 1);
+    let (folder, model) = folder_of("llama");
     (Runner::new(load(folder.path()), lengths), model)
 }
 
-/// The second sequence diverges from the first within a block.
-#[test]
-fn copied_blocks_are_independent() {
-    let (mut runner, mut reference) = runner(&[40, 40]);
+/// Checks that the second sequence, which begins with copies of the first one's blocks, diverges from it within a block.
+fn check_copied_blocks(mut runner: Runner, reference: &mut Reference, bound: f32) {
     runner.step(&[(0, 24, false)]);
     let (own, other) = (runner.block(), runner.block());
     let shared = runner.sequences[0].blocks.clone();
@@ -32,8 +26,14 @@ fn copied_blocks_are_independent() {
     let second = &mut runner.sequences[1];
     second.tokens[..20].copy_from_slice(&first);
     (second.blocks, second.done) = (vec![other, own], 20);
-    runner.check_step(&[(1, 6, true), (0, 1, true)], &mut reference, tolerance(1e-4));
-    runner.check_step(&[(0, 1, true), (1, 1, true)], &mut reference, tolerance(1e-4));
+    runner.check_step(&[(1, 6, true), (0, 1, true)], reference, tolerance(bound));
+    runner.check_step(&[(0, 1, true), (1, 1, true)], reference, tolerance(bound));
+}
+
+#[test]
+fn copied_blocks_are_independent() {
+    let (runner, mut reference) = runner(&[40, 40]);
+    check_copied_blocks(runner, &mut reference, 1e-4);
 }
 
 /// The step has more rows than one scatter launch of the separate operations, and many blocks.
@@ -47,14 +47,6 @@ fn long_prompts_are_written() {
 /// Encoded caches, and the largest difference of logits from those with a cache of f32, relative to the largest logit.
 const ENCODED: [(CacheEncoding, f32); 2] = [(CacheEncoding::Int8, 0.05), (CacheEncoding::Fp8, 0.2)];
 
-fn write(name: &str) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let case = named(name);
-    let (_, weights) = reference::model(&case);
-    reference::write(folder.path(), &case.config, &weights, 1);
-    folder
-}
-
 fn encoded(encoding: CacheEncoding) -> LoadOptions {
     let cache_dtype = Some(CacheDType::Encoded(encoding));
     LoadOptions { dtype: Some(device().1), cache_dtype, ..LoadOptions::default() }
@@ -64,7 +56,7 @@ fn encoded(encoding: CacheEncoding) -> LoadOptions {
 #[test]
 fn encoded_caches_change_logits_little() {
     for (name, encodings) in [("llama", &ENCODED[..]), ("qwen3", &ENCODED[..1]), ("gemma3", &ENCODED[1..])] {
-        let folder = write(name);
+        let (folder, _) = folder_of(name);
         for (encoding, bound) in encodings {
             let mut reference = reference_on_cpu(folder.path());
             let runner = Runner::new(load_with(folder.path(), encoded(*encoding)), &LENGTHS);
@@ -78,7 +70,7 @@ fn encoded_caches_change_logits_little() {
 /// The CPU computes the same encodings by separate operations.
 #[test]
 fn encoded_caches_of_the_cpu_change_logits_little() {
-    let folder = write("llama");
+    let (folder, _) = folder_of("llama");
     for (encoding, bound) in ENCODED {
         let mut exact = reference_on_cpu(folder.path());
         let mut runner = Runner::new(load_on_cpu_with(folder.path(), encoded(encoding)), &[40, 30]);
@@ -94,7 +86,7 @@ fn encoded_caches_of_the_cpu_change_logits_little() {
 /// A row of a head with 16 elements takes 18 bytes with its scale, and 32 in f16.
 #[test]
 fn encoded_caches_take_half_of_the_memory() {
-    let folder = write("llama");
+    let (folder, _) = folder_of("llama");
     let of_floats = LoadOptions { cache_dtype: Some(CacheDType::F16), ..encoded(CacheEncoding::Int8) };
     let of_floats = load_with(folder.path(), of_floats);
     for (encoding, _) in ENCODED {
@@ -111,20 +103,11 @@ fn encoded_caches_take_half_of_the_memory() {
 
 #[test]
 fn copied_blocks_of_encoded_caches_are_independent() {
-    let folder = write("llama");
+    let (folder, _) = folder_of("llama");
     for (encoding, bound) in ENCODED {
-        let mut runner = Runner::new(load_with(folder.path(), encoded(encoding)), &[40, 40]);
+        let runner = Runner::new(load_with(folder.path(), encoded(encoding)), &[40, 40]);
         let mut reference = reference_of(load_on_cpu_with(folder.path(), encoded(encoding)));
-        runner.step(&[(0, 24, false)]);
-        let (own, other) = (runner.block(), runner.block());
-        let shared = runner.sequences[0].blocks.clone();
-        runner.model.copy_blocks(&[(shared[1], own), (shared[0], other)]).unwrap();
-        let first = runner.sequences[0].tokens[..20].to_vec();
-        let second = &mut runner.sequences[1];
-        second.tokens[..20].copy_from_slice(&first);
-        (second.blocks, second.done) = (vec![other, own], 20);
-        runner.check_step(&[(1, 6, true), (0, 1, true)], &mut reference, tolerance(bound));
-        runner.check_step(&[(0, 1, true), (1, 1, true)], &mut reference, tolerance(bound));
+        check_copied_blocks(runner, &mut reference, bound);
     }
 }
 
@@ -134,7 +117,7 @@ fn encoded_caches_of_other_widths_are_refused() {
         println!("not applicable: the CPU supports all widths");
         return;
     }
-    let folder = write("llama");
+    let (folder, _) = folder_of("llama");
     let mut config = named("llama").config;
     for width in [12, 264] {
         config["head_dim"] = json!(width);

@@ -6,10 +6,8 @@ use candle_core::{DType, Device};
 use llm_engine::model::cache_dtype::{CacheDType, CacheEncoding};
 use llm_engine::model::{LoadOptions, load_decoder};
 use llm_engine::step::BLOCK_SIZE;
-use tempfile::TempDir;
 
-use super::configs::named;
-use super::reference;
+use super::reference::folder_of;
 use super::steps::{Runner, close, device};
 
 /// Lengths of the sequences after their prompts, so that they cross a boundary of blocks at different steps.
@@ -17,14 +15,6 @@ const PROMPTS: [usize; 5] = [3, 14, 9, 30, 16];
 /// Number of sequences of each decoding step, in turn.
 const BATCHES: [usize; 8] = [1, 2, 4, 3, 5, 4, 1, 5];
 const STEPS: usize = 4 * BATCHES.len();
-
-fn write(name: &str) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let case = named(name);
-    let (_, weights) = reference::model(&case);
-    reference::write(folder.path(), &case.config, &weights, 1);
-    folder
-}
 
 /// Returns a runner that has computed the prompts, on a stream of its own.
 fn after_prompts(path: &Path, dtype: DType, cache_dtype: Option<CacheDType>, no_graphs: bool) -> Runner {
@@ -72,7 +62,7 @@ fn replayed_steps_equal_launched_steps() {
 }
 
 fn replays_equal_launches(name: &str, dtype: DType, cache: Option<CacheDType>) {
-    let folder = write(name);
+    let (folder, _) = folder_of(name);
     let (launched, none) = decode(folder.path(), dtype, cache, true);
     let (replayed, graphs) = decode(folder.path(), dtype, cache, false);
     assert_eq!(none, 0);
@@ -97,7 +87,7 @@ const DRAFTED: [&[usize]; 4] = [&[3], &[4, 4], &[1, 3, 5], &[2, 1]];
 #[test]
 fn steps_with_drafts_are_replayed() {
     for dtype in [DType::F32, DType::F16] {
-        let folder = write("llama");
+        let (folder, _) = folder_of("llama");
         let [mut launched, mut replayed] =
             [true, false].map(|no_graphs| after_prompts(folder.path(), dtype, None, no_graphs));
         for turn in 0..3 {
@@ -151,7 +141,7 @@ fn wrong_replays_are_replaced_by_launches() {
 #[test]
 #[ignore = "run by wrong_replays_are_replaced_by_launches"]
 fn stale_replays_change_nothing() {
-    let folder = write("llama");
+    let (folder, _) = folder_of("llama");
     let (launched, _) = decode(folder.path(), DType::F32, None, true);
     let (replayed, graphs) = decode(folder.path(), DType::F32, None, false);
     assert_eq!(graphs, 0, "graphs are disabled");

@@ -9,8 +9,9 @@ use candle_transformers::models::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tempfile::TempDir;
 
-use super::configs::Case;
+use super::configs::{Case, named};
 use super::steps::random;
 
 /// Computes the logits after the last token, with an empty cache.
@@ -111,6 +112,14 @@ pub fn model(case: &Case) -> (Model, HashMap<String, Tensor>) {
     }
     drop(named);
     (made(case, builder()), weights)
+}
+
+/// Writes the model of a named case to a folder, and returns both.
+pub fn folder_of(name: &str) -> (TempDir, Model) {
+    let (folder, case) = (tempfile::tempdir().unwrap(), named(name));
+    let (model, weights) = model(&case);
+    write(folder.path(), &case.config, &weights, 1);
+    (folder, model)
 }
 
 /// Writes a safetensors folder with `files` files.
