@@ -6,14 +6,10 @@
 Logits are computed on the CPU in f32. Weights are exact in f16.
 """
 import itertools
-import sys
-from pathlib import Path
 
 import gpt_oss
 import torch
-import transformers
-from mixtures import GAP, LENGTHS, SHARED, SIZES, VOCABULARY, randomized
-from safetensors.torch import save_file
+from mixtures import SIZES, logits_of, randomized, save, texts, write_all
 from transformers import (
     ArceeConfig,
     ArceeForCausalLM,
@@ -213,28 +209,14 @@ def write(folder, model, config, seed):
     for name, module in model.named_modules():
         if name.endswith(ROUTERS):
             module.register_forward_hook(note_gap)
-    tokens = [torch.randint(VOCABULARY, (length,), generator=random) for length in LENGTHS]
-    # The third text begins like the first.
-    tokens[2][:SHARED] = tokens[0][:SHARED]
-    expected = {}
-    for index, text in enumerate(tokens):
-        with torch.no_grad():
-            expected[f"logits.{index}"] = model(text[None]).logits[0].contiguous()
-        expected[f"tokens.{index}"] = text
-        if min(gaps) < GAP:
-            return False
-    folder.mkdir(parents=True, exist_ok=True)
-    model.half().save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    save_file(expected, folder / "expected.st")
+    expected = logits_of(model, texts(random), gaps)
+    if expected is None:
+        return False
+    save(folder, model, expected)
     if config.model_type == "gpt_oss":
         gpt_oss.write_mxfp4(folder.with_name(folder.name + "-mxfp4"), model, config)
     return True
 
 
 if __name__ == "__main__":
-    print("transformers", transformers.__version__, "torch", torch.__version__)
-    for name in sys.argv[2:] or MODELS:
-        folder = Path(sys.argv[1]) / name
-        seed = next(seed for seed in itertools.count() if write(folder, *MODELS[name], seed))
-        print(name, "seed", seed)
+    write_all(MODELS, write)

@@ -5,14 +5,8 @@
 
 Logits are computed on the CPU in f32. Weights are exact in f16.
 """
-import itertools
-import sys
-from pathlib import Path
-
 import torch
-import transformers
-from mixtures import GAP, LENGTHS, SHARED, SIZES, VOCABULARY, randomized
-from safetensors.torch import save_file
+from mixtures import SIZES, logits_of, randomized, save, texts, write_all
 from transformers import (
     Qwen3_5ForCausalLM,
     Qwen3_5MoeForCausalLM,
@@ -83,26 +77,12 @@ def write(folder, model, config, seed):
         elif name.endswith(("q_norm.weight", "k_norm.weight")):
             # These norms multiply by 1 + weight. Larger queries and keys increase the differences between data types.
             values.data -= 1
-    tokens = [torch.randint(VOCABULARY, (length,), generator=random) for length in LENGTHS]
-    # The third text begins like the first.
-    tokens[2][:SHARED] = tokens[0][:SHARED]
-    expected = {}
-    for index, text in enumerate(tokens):
-        with torch.no_grad():
-            expected[f"logits.{index}"] = model(text[None]).logits[0].contiguous()
-        expected[f"tokens.{index}"] = text
-        if min(gaps) < GAP:
-            return False
-    folder.mkdir(parents=True, exist_ok=True)
-    model.half().save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    save_file(expected, folder / "expected.st")
+    expected = logits_of(model, texts(random), gaps)
+    if expected is None:
+        return False
+    save(folder, model, expected)
     return True
 
 
 if __name__ == "__main__":
-    print("transformers", transformers.__version__, "torch", torch.__version__)
-    for name in sys.argv[2:] or MODELS:
-        folder = Path(sys.argv[1]) / name
-        seed = next(seed for seed in itertools.count() if write(folder, *MODELS[name], seed))
-        print(name, "seed", seed)
+    write_all(MODELS, write)

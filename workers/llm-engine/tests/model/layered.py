@@ -6,15 +6,10 @@
 Logits are computed on the CPU in f32. Weights are exact in f16. The layers of these models differ: in the heads of layers with
 and without a window, in the caches that the last layers share, and in inputs of their own.
 """
-import itertools
 import json
-import sys
-from pathlib import Path
 
 import torch
-import transformers
-from mixtures import GAP, LENGTHS, SHARED, VOCABULARY, randomized
-from safetensors.torch import save_file
+from mixtures import VOCABULARY, logits_of, randomized, save, texts, write_all
 from transformers import Gemma3nForCausalLM, Gemma3nTextConfig, Gemma4ForCausalLM, Gemma4TextConfig
 
 PATTERN = ["sliding_attention", "sliding_attention", "full_attention"]
@@ -119,22 +114,14 @@ def write(folder, model, config, seed):
                 weight.copy_((weight + 24.0).half())
     gaps = [float("inf")]
     note_gaps(model, getattr(config, "top_k_experts", None), gaps)
-    tokens = [torch.randint(VOCABULARY, (length,), generator=random) for length in LENGTHS]
-    # The third text begins like the first.
-    tokens[2][:SHARED] = tokens[0][:SHARED]
-    expected, means = {}, []
-    for index, text in enumerate(tokens):
-        with torch.no_grad():
-            expected[f"logits.{index}"] = model(text[None]).logits[0].contiguous()
-            means.append(model.model(text[None]).last_hidden_state[0].mean(0))
-        expected[f"tokens.{index}"] = text
-        if min(gaps) < GAP:
-            return False
+    tokens = texts(random)
+    expected = logits_of(model, tokens, gaps)
+    if expected is None:
+        return False
+    with torch.no_grad():
+        means = [model.model(text[None]).last_hidden_state[0].mean(0) for text in tokens]
     expected["means"] = torch.stack(means)
-    folder.mkdir(parents=True, exist_ok=True)
-    model.half().save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    save_file(expected, folder / "expected.st")
+    save(folder, model, expected)
     publish(folder / "config.json")
     return True
 
@@ -151,8 +138,4 @@ def publish(path):
 
 
 if __name__ == "__main__":
-    print("transformers", transformers.__version__, "torch", torch.__version__)
-    for name in sys.argv[2:] or MODELS:
-        folder = Path(sys.argv[1]) / name
-        seed = next(seed for seed in itertools.count() if write(folder, *MODELS[name], seed))
-        print(name, "seed", seed)
+    write_all(MODELS, write)

@@ -79,28 +79,56 @@ def gap(model, text):
     return least, logits
 
 
+def texts(random):
+    """Returns the tokens of the texts, of which the third begins like the first."""
+    tokens = [torch.randint(VOCABULARY, (length,), generator=random) for length in LENGTHS]
+    tokens[2][:SHARED] = tokens[0][:SHARED]
+    return tokens
+
+
+def logits_of(model, tokens, gaps):
+    """Returns the tokens and logits of texts, or nothing if one of the gaps that the model's hooks collect is too small."""
+    expected = {}
+    for index, text in enumerate(tokens):
+        with torch.no_grad():
+            expected[f"logits.{index}"] = model(text[None]).logits[0].contiguous()
+        expected[f"tokens.{index}"] = text
+        if min(gaps) < GAP:
+            return None
+    return expected
+
+
+def save(folder, model, expected):
+    """Writes the weights in f16, and what is expected of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.half().save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    save_file(expected, folder / "expected.st")
+
+
+def write_all(models, write):
+    """Writes the models that the command line names, or all, each with the first seed for which `write` succeeds."""
+    print("transformers", transformers.__version__, "torch", torch.__version__)
+    for name in sys.argv[2:] or models:
+        folder = Path(sys.argv[1]) / name
+        seed = next(seed for seed in itertools.count() if write(folder, *models[name], seed))
+        print(name, "seed", seed)
+
+
 def write(folder, model, config, seed):
     """Writes a checkpoint, and returns false if rounding to f16 might choose another expert."""
     random = torch.Generator().manual_seed(seed)
     model = randomized(model(config), random)
-    tokens = [torch.randint(VOCABULARY, (length,), generator=random) for length in LENGTHS]
-    # The third text begins like the first.
-    tokens[2][:SHARED] = tokens[0][:SHARED]
+    tokens = texts(random)
     expected = {}
     for index, text in enumerate(tokens):
         least, expected[f"logits.{index}"] = gap(model, text)
         if least < GAP:
             return False
         expected[f"tokens.{index}"] = text
-    folder.mkdir(parents=True, exist_ok=True)
-    model.half().save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    save_file(expected, folder / "expected.st")
+    save(folder, model, expected)
     return True
 
 
 if __name__ == "__main__":
-    print("transformers", transformers.__version__, "torch", torch.__version__)
-    for name, (model, config) in MODELS.items():
-        seed = next(seed for seed in itertools.count() if write(Path(sys.argv[1]) / name, model, config, seed))
-        print(name, "seed", seed)
+    write_all(MODELS, write)
