@@ -36,6 +36,13 @@ pub(crate) struct Device {
     pub(crate) context: AtomicPtr<ihipCtx_t>,
     /// Held while the context is retained or reset.
     pub(crate) context_lock: Mutex<()>,
+    pub(crate) cublas_handles: Mutex<Vec<CublasHandle>>,
+}
+
+/// A handle of cuBLAS, which is used again after the caller has destroyed it.
+pub(crate) struct CublasHandle {
+    pub(crate) address: usize,
+    pub(crate) is_idle: bool,
 }
 
 /// Initializes CUDA and lists the devices.
@@ -54,7 +61,12 @@ fn list(cuda: &Cuda) -> Result<Vec<Device>, (&'static str, Code)> {
             let mut handle = 0;
             // SAFETY: writes one int.
             ok("cuDeviceGet", unsafe { (cuda.cuDeviceGet)(&mut handle, ordinal) })?;
-            Ok(Device { handle, context: AtomicPtr::default(), context_lock: Mutex::new(()) })
+            Ok(Device {
+                handle,
+                context: AtomicPtr::default(),
+                context_lock: Mutex::new(()),
+                cublas_handles: Mutex::default(),
+            })
         })
         .collect()
 }

@@ -92,6 +92,11 @@ pub(super) fn current() -> c_int {
     CURRENT.get().max(0)
 }
 
+/// Returns this thread's device, or `None` if the driver is not running.
+pub(crate) fn current_device() -> Option<&'static Device> {
+    running::running()?.devices.get(usize::try_from(current()).ok()?)
+}
+
 fn device(running: &'static Running, ordinal: c_int) -> Result<&'static Device, hipError_t> {
     usize::try_from(ordinal).ok().and_then(|ordinal| running.devices.get(ordinal)).ok_or_else(|| {
         let reason = format!("there is no device {ordinal}: CUDA has {}", running.devices.len());
@@ -236,6 +241,7 @@ pub(crate) unsafe extern "C" fn hipDeviceReset() -> hipError_t {
     };
     let _guard = device.context_lock.lock().unwrap_or_else(PoisonError::into_inner);
     let retained = !device.context.swap(null_mut(), Ordering::AcqRel).is_null();
+    device.cublas_handles.lock().unwrap_or_else(PoisonError::into_inner).clear();
     CURRENT.set(NONE);
     // SAFETY: the caller uses no resource of the device any more; the context retained before is released once.
     let code = unsafe {

@@ -19,7 +19,6 @@ functions! {
     /// The functions of libcublas.
     Cublas {
         create = "cublasCreate_v2": fn(*mut rocblas_handle) -> Status;
-        destroy = "cublasDestroy_v2": fn(rocblas_handle) -> Status;
         set_stream = "cublasSetStream_v2": fn(rocblas_handle, hipStream_t) -> Status;
         get_stream = "cublasGetStream_v2": fn(rocblas_handle, *mut hipStream_t) -> Status;
         set_pointer_mode = "cublasSetPointerMode_v2": fn(rocblas_handle, c_uint) -> Status;

@@ -1,27 +1,78 @@
 //! rocBLAS' handles, status names and version, implemented on cuBLAS. Handles are cuBLAS' own.
 #![allow(non_snake_case, reason = "named as in C")]
 use std::ffi::{c_char, c_uint, c_void};
+use std::ptr::{self, null_mut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rocm_rs::rocblas::ffi::{
     self as rocblas, hipStream_t, rocblas_atomics_mode, rocblas_handle, rocblas_pointer_mode, rocblas_status,
 };
 
 use super::cublas::CUBLAS;
+use crate::hip::context;
+use crate::running::{self, CublasHandle, Device};
+
+const SUCCESS: rocblas_status = rocblas::rocblas_status__rocblas_status_success;
 
 /// `CUBLAS_DEFAULT_MATH` with `CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION`.
 const EXACT_MATH: c_uint = 16;
 
-pub(crate) unsafe extern "C" fn rocblas_create_handle(handle: *mut rocblas_handle) -> rocblas_status {
-    // SAFETY: the caller guarantees a valid pointer.
-    match CUBLAS.call("cublasCreate", |cublas| unsafe { (cublas.create)(handle) }) {
-        rocblas::rocblas_status__rocblas_status_success => {
-            // SAFETY: just written.
-            CUBLAS.call("cublasSetMathMode", |cublas| unsafe {
-                (cublas.set_math_mode)(handle.read(), EXACT_MATH)
-            })
+/// Returns all handles of a device. They are never destroyed: `cublasDestroy` waits for the device's context, which
+/// invalidates the captures of graphs on all threads. rocBLAS' function does not.
+fn handles_of(device: &Device) -> MutexGuard<'_, Vec<CublasHandle>> {
+    device.cublas_handles.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Resets an idle handle of a device to the default stream and to scalars from the host, and returns it.
+fn reuse(device: &Device) -> Option<rocblas_handle> {
+    let mut handles = handles_of(device);
+    let idle = handles.iter_mut().find(|handle| handle.is_idle)?;
+    let handle: rocblas_handle = ptr::with_exposed_provenance_mut(idle.address);
+    // SAFETY: cuBLAS created the handle, and nobody uses it.
+    let status = CUBLAS.call("cublasSetStream", |cublas| unsafe {
+        match ((cublas.set_stream)(handle, null_mut()), (cublas.set_pointer_mode)(handle, 0)) {
+            (0, 0) => (cublas.set_atomics_mode)(handle, 0),
+            (0, failed) | (failed, _) => failed,
         }
-        status => status,
+    });
+    idle.is_idle = status != SUCCESS;
+    (!idle.is_idle).then_some(handle)
+}
+
+pub(crate) unsafe extern "C" fn rocblas_create_handle(handle: *mut rocblas_handle) -> rocblas_status {
+    // SAFETY: the caller guarantees a valid pointer, which is read after it was written.
+    let create = || unsafe {
+        CUBLAS.call("cublasCreate", |cublas| match (cublas.create)(handle) {
+            0 => (cublas.set_math_mode)(handle.read(), EXACT_MATH),
+            failed => failed,
+        })
+    };
+    let Some(device) = context::current_device() else { return create() };
+    if let Some(reused) = reuse(device) {
+        // SAFETY: the caller guarantees a valid pointer.
+        unsafe { handle.write(reused) };
+        return SUCCESS;
     }
+    let status = create();
+    if status == SUCCESS {
+        // SAFETY: just written.
+        let address = unsafe { handle.read() }.expose_provenance();
+        handles_of(device).push(CublasHandle { address, is_idle: false });
+    }
+    status
+}
+
+/// Keeps the handle for a later call of [`rocblas_create_handle`].
+pub(crate) unsafe extern "C" fn rocblas_destroy_handle(handle: rocblas_handle) -> rocblas_status {
+    let devices = running::running().into_iter().flat_map(|running| &running.devices);
+    for mut handles in devices.map(handles_of) {
+        if let Some(found) = handles.iter_mut().find(|found| found.address == handle.addr() && !found.is_idle)
+        {
+            found.is_idle = true;
+            return SUCCESS;
+        }
+    }
+    rocblas::rocblas_status__rocblas_status_invalid_handle
 }
 
 /// Defines functions that forward a handle and plain values.
@@ -36,7 +87,6 @@ macro_rules! forwarded {
 
 // Both libraries number the pointer and atomics modes alike.
 forwarded! {
-    rocblas_destroy_handle => destroy "cublasDestroy" ();
     rocblas_set_stream => set_stream "cublasSetStream" (stream: hipStream_t);
     rocblas_get_stream => get_stream "cublasGetStream" (stream: *mut hipStream_t);
     rocblas_set_pointer_mode => set_pointer_mode "cublasSetPointerMode" (pointer_mode: rocblas_pointer_mode);

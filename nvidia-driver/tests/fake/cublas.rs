@@ -17,7 +17,6 @@ pub struct Handle {
 
 succeed! {
     fn cublasCreate_v2(to: *mut *mut Handle) { *to = Box::into_raw(Box::default()); }
-    fn cublasDestroy_v2(handle: *mut Handle) { drop(Box::from_raw(handle)); }
     fn cublasSetStream_v2(handle: *mut Handle, stream: usize) { (*handle).stream = stream; }
     fn cublasGetStream_v2(handle: *mut Handle, to: *mut usize) { *to = (*handle).stream; }
     fn cublasSetPointerMode_v2(handle: *mut Handle, mode: c_uint) { (*handle).pointer_mode = mode; }

@@ -355,13 +355,16 @@ impl Rank {
             // SAFETY: a live handle.
             result = unsafe { state_of(handle.raw) };
             if result == ncclInProgress {
-                self.check_others(handle, operation)?;
                 if waited >= self.deadline() {
+                    self.check_others(handle, operation)?;
                     return Err(self.missed_deadline(handle, operation, waited, hint));
                 }
-                match waited < SPIN_TIME {
-                    true => std::thread::yield_now(),
-                    false => std::thread::sleep(POLL_INTERVAL),
+                if waited < SPIN_TIME {
+                    std::thread::yield_now();
+                } else {
+                    // Not while spinning, since it reads from the connections to the other ranks.
+                    self.check_others(handle, operation)?;
+                    std::thread::sleep(POLL_INTERVAL);
                 }
             }
         }
