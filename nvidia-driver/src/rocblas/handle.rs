@@ -2,7 +2,7 @@
 #![allow(non_snake_case, reason = "named as in C")]
 use std::ffi::{c_char, c_uint, c_void};
 use std::ptr::{self, null_mut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
 use rocm_rs::rocblas::ffi::{
     self as rocblas, hipStream_t, rocblas_atomics_mode, rocblas_handle, rocblas_pointer_mode, rocblas_status,
