@@ -202,7 +202,7 @@ fn one_thread_calls_several_ranks_in_a_group() -> Result<()> {
 #[test]
 #[serial]
 fn ranks_send_to_each_other() -> Result<()> {
-    for world_size in [2, 4] {
+    for world_size in world_sizes().filter(|size| *size > 1) {
         on_all_ranks(world_size, |rank| {
             for (dtype, count) in
                 DTYPES.iter().flat_map(|dtype| [0, 1, 3, 50_001].map(|count| (*dtype, count)))
