@@ -1,5 +1,5 @@
-// Recurrent layers over the rows of sequences: a causal convolution, and the gated delta rule with the norm after it. Each
-// sequence has a slot with a state, which is read and written in place. A sequence whose first row has position 0 begins
+// Recurrent layers over the rows of sequences: a causal convolution, the gated delta rule with the norm after it, and selective
+// state spaces. Each sequence has a slot with a state, which is read and written in place. A sequence whose first row has position 0 begins
 // with a state of zeros, so that slots need no initialization. The largest slot number is no slot: its state is not kept.
 #include "faults.cuh"
 #include "lanes.cuh"
@@ -25,9 +25,10 @@ struct Rows {
 // The thread of the first piece reads and writes the state, which consists of the last inputs, so that no other thread
 // depends on it.
 template <typename T>
-__device__ __forceinline__ void causal_conv(const T *x, const float *weight, const unsigned int *rows_of,
-                                            const unsigned int *slot_of, const unsigned int *position_of, T *states,
-                                            T *out, const unsigned int channels, const unsigned int slots,
+__device__ __forceinline__ void causal_conv(const T *x, const float *weight, const float *bias,
+                                            const unsigned int *rows_of, const unsigned int *slot_of,
+                                            const unsigned int *position_of, T *states, T *out,
+                                            const unsigned int channels, const unsigned int slots,
                                             const size_t x_stride) {
     constexpr unsigned int KEPT = CANDLE_CONV_WIDTH - 1;
     const unsigned int channel = blockIdx.x * blockDim.x + threadIdx.x;
@@ -39,6 +40,7 @@ __device__ __forceinline__ void causal_conv(const T *x, const float *weight, con
     for (unsigned int j = 0; j < CANDLE_CONV_WIDTH; ++j) {
         weights[j] = weight[(size_t)channel * CANDLE_CONV_WIDTH + j];
     }
+    const float summand = bias ? bias[channel] : 0.0f;
     const Rows rows(rows_of, slot_of, position_of, blockIdx.y, slots);
     const auto input = [&](unsigned int row) INLINE { return x[row * x_stride + channel]; };
     unsigned int from = rows.first + blockIdx.z * CANDLE_CONV_ROWS;
@@ -79,6 +81,7 @@ __device__ __forceinline__ void causal_conv(const T *x, const float *weight, con
                 sum += weights[j] * (float)before[j];
                 before[j] = j + 1 < KEPT ? before[smaller(j + 1, KEPT - 1)] : current;
             }
+            sum += summand;
             out[(size_t)row * channels + channel] = (T)(sum * sigmoid(sum));
         }
     }
@@ -89,9 +92,50 @@ constexpr unsigned int LANES_OF_COLUMN = CANDLE_DELTA_LANES;
 // Summand of the squared length of keys and queries.
 constexpr float LENGTH_EPSILON = 1e-6f;
 
-// Factors of a row.
-struct DeltaFactors {
-    float decay, learning_rate;
+// Factors of a row: of the state, and of what the row adds to it.
+struct RowFactors {
+    float decay, weight;
+};
+
+// Operands of both recurrences.
+template <typename T> struct HeadOperands {
+    const T *qkv, *a, *z;
+    const float *rate, *dt_bias;
+    const unsigned int *rows_of, *slot_of, *position_of;
+    float *states;
+    T *out;
+    unsigned int key_heads, value_heads, value_width, slots, a_stride, z_stride;
+};
+
+// Gated delta rule: a key and its value replace what the state has for the key. The results are normalized.
+template <typename T> struct DeltaRule {
+    static constexpr bool IS_DELTA = true;
+    const T *b, *norm;
+    float eps;
+    unsigned int b_stride;
+    float (*results)[CANDLE_DELTA_WIDTH];
+
+    __device__ __forceinline__ void begin(unsigned int row, unsigned int head) { b += (size_t)row * b_stride + head; }
+    __device__ __forceinline__ void advance(unsigned int rows) { b += (size_t)rows * b_stride; }
+    __device__ __forceinline__ float limited(float step) const { return step; }
+    __device__ __forceinline__ float weight(float) const { return sigmoid((float)*b); }
+};
+
+// Selective state space: a key and its value are added to the state, times the step.
+struct SelectiveRule {
+    static constexpr bool IS_DELTA = false;
+    const float *skip;
+    float min_step, max_step;
+    // Factor of the values in the results.
+    float value_factor;
+
+    __device__ __forceinline__ void begin(unsigned int, unsigned int head) { value_factor = skip[head]; }
+    __device__ __forceinline__ void advance(unsigned int) {}
+    __device__ __forceinline__ float limited(float step) const {
+        // NaN stays NaN.
+        return step < min_step ? min_step : step > max_step ? max_step : step;
+    }
+    __device__ __forceinline__ float weight(float step) const { return step; }
 };
 
 __device__ __forceinline__ float sum_of_column(float value) {
@@ -104,29 +148,26 @@ __device__ __forceinline__ float sum_of_column(float value) {
 
 // A workgroup computes a head of a sequence: x of the grid numbers heads of values, y sequences. The state is a matrix of
 // `value_width` columns of `key_width` elements, a column for each group of LANES_OF_COLUMN threads, which keep it in
-// registers over all rows: PACKS packs of each. The results of CANDLE_DELTA_ROWS rows are in LDS until they are normalized.
-template <unsigned int PACKS, typename T>
-__device__ __forceinline__ void gated_delta(const T *qkv, const T *a, const T *b, const T *z, const float *rate,
-                                            const float *dt_bias, const T *norm, const unsigned int *rows_of,
-                                            const unsigned int *slot_of, const unsigned int *position_of,
-                                            float *states, T *out, const unsigned int key_heads,
-                                            const unsigned int value_heads, const unsigned int value_width,
-                                            const unsigned int slots, const float eps, const unsigned int a_stride,
-                                            const unsigned int b_stride, const unsigned int z_stride,
-                                            float (*results)[CANDLE_DELTA_WIDTH], DeltaFactors *factors) {
+// registers over all rows: PACKS packs of each. The results of CANDLE_DELTA_ROWS rows of the delta rule are in LDS until they
+// are normalized.
+template <unsigned int PACKS, typename T, typename Rule>
+__device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands, Rule rule, RowFactors *factors) {
     typedef Pack<T, 4> P;
     typedef Pack<float, 4> S;
     constexpr unsigned int KEY_WIDTH = PACKS * 4 * LANES_OF_COLUMN;
-    const Rows rows(rows_of, slot_of, position_of, blockIdx.y, slots);
+    const unsigned int value_heads = operands.value_heads, value_width = operands.value_width;
+    const Rows rows(operands.rows_of, operands.slot_of, operands.position_of, blockIdx.y, operands.slots);
     if (rows.first >= rows.end) {
         return;
     }
-    const unsigned int head = blockIdx.x, key_head = head / (value_heads / key_heads);
+    const unsigned int head = blockIdx.x, key_head = head / (value_heads / operands.key_heads);
     const unsigned int lane = threadIdx.x % LANES_OF_COLUMN, column = threadIdx.x / LANES_OF_COLUMN;
-    const unsigned int keys = key_heads * KEY_WIDTH, values = value_heads * value_width, channels = 2 * keys + values;
+    const unsigned int keys = operands.key_heads * KEY_WIDTH, values = value_heads * value_width;
+    const unsigned int channels = 2 * keys + values;
     // Packs of a thread are LANES_OF_COLUMN packs apart.
     constexpr unsigned int DISTANCE = 4 * LANES_OF_COLUMN;
-    float *const own = states + (((size_t)rows.slot * value_heads + head) * value_width + column) * KEY_WIDTH + lane * 4;
+    float *const own =
+        operands.states + (((size_t)rows.slot * value_heads + head) * value_width + column) * KEY_WIDTH + lane * 4;
     S state[PACKS];
 #pragma unroll
     for (unsigned int p = 0; p < PACKS; ++p) {
@@ -140,27 +181,29 @@ __device__ __forceinline__ void gated_delta(const T *qkv, const T *a, const T *b
         }
     }
     // The elements of the first row that this thread reads and writes.
-    const T *query = qkv + (size_t)rows.first * channels + key_head * KEY_WIDTH + lane * 4, *key_at = query + keys;
-    const T *value_at = qkv + (size_t)rows.first * channels + 2 * keys + head * value_width + column;
-    // A thread computes decay and learning rate of a row.
-    a += (size_t)(rows.first + threadIdx.x) * a_stride + head;
-    b += (size_t)(rows.first + threadIdx.x) * b_stride + head;
-    // LANES threads share a row of the norm.
-    const unsigned int first_element = threadIdx.x % LANES, first_row = threadIdx.x / LANES;
-    const T *gates = z + (size_t)(rows.first + first_row) * z_stride + head * value_width + first_element;
-    T *normed = out + (size_t)(rows.first + first_row) * values + head * value_width + first_element;
-    norm += first_element;
+    const T *query = operands.qkv + (size_t)rows.first * channels + key_head * KEY_WIDTH + lane * 4;
+    const T *key_at = query + keys;
+    const T *value_at = operands.qkv + (size_t)rows.first * channels + 2 * keys + head * value_width + column;
+    // A thread computes the factors of a row.
+    const T *a = operands.a + (size_t)(rows.first + threadIdx.x) * operands.a_stride + head;
+    rule.begin(rows.first + threadIdx.x, head);
+    // LANES threads share a row of the norm. Without one, the first thread of a column writes its results.
+    const unsigned int first_element = Rule::IS_DELTA ? threadIdx.x % LANES : column;
+    const unsigned int first_row = Rule::IS_DELTA ? threadIdx.x / LANES : 0;
+    const T *gates =
+        operands.z + (size_t)(rows.first + first_row) * operands.z_stride + head * value_width + first_element;
+    T *out = operands.out + (size_t)(rows.first + first_row) * values + head * value_width + first_element;
     for (unsigned int left = rows.end - rows.first; left > 0; left -= min(left, CANDLE_DELTA_ROWS)) {
         const unsigned int count = min(left, CANDLE_DELTA_ROWS);
         if (threadIdx.x < count) {
-            const float step = (float)*a + dt_bias[head];
-            const float softplus = step > 20.0f ? step : logf(1.0f + exponential(step));
-            factors[threadIdx.x] = {exponential(rate[head] * softplus), sigmoid((float)*b)};
+            const float input = (float)*a + operands.dt_bias[head];
+            const float step = rule.limited(input > 20.0f ? input : logf(1.0f + exponential(input)));
+            factors[threadIdx.x] = {exponential(operands.rate[head] * step), rule.weight(step)};
         }
         __syncthreads();
 #pragma unroll 1
         for (unsigned int index = 0; index < count; ++index) {
-            const float value = (float)*value_at, decay = factors[index].decay;
+            const float value = (float)*value_at, decay = factors[index].decay, weight = factors[index].weight;
             P key[PACKS];
             float state_key = 0, state_query = 0, key_query = 0, key_key = 0, query_query = 0;
 #pragma unroll
@@ -170,57 +213,76 @@ __device__ __forceinline__ void gated_delta(const T *qkv, const T *a, const T *b
 #pragma unroll
                 for (unsigned int j = 0; j < 4; ++j) {
                     const float q = (float)queries[j], k = (float)key[p][j], s = state[p][j];
-                    state_key += s * k;
                     state_query += s * q;
                     key_query += k * q;
-                    key_key += k * k;
-                    query_query += q * q;
+                    if constexpr (Rule::IS_DELTA) {
+                        state_key += s * k;
+                        key_key += k * k;
+                        query_query += q * q;
+                    }
                 }
             }
-            // Both vectors are divided by their lengths.
-            const float of_key = 1 / sqrtg(sum_of_column(key_key) + LENGTH_EPSILON);
-            const float of_query = 1 / sqrtg((sum_of_column(query_query) + LENGTH_EPSILON) * KEY_WIDTH);
-            const float change = (value - decay * of_key * sum_of_column(state_key)) * factors[index].learning_rate;
-            const float result =
-                of_query * (decay * sum_of_column(state_query) + of_key * change * sum_of_column(key_query));
+            // The factor of the key that is added to the state.
+            float added;
+            if constexpr (Rule::IS_DELTA) {
+                // Both vectors are divided by their lengths.
+                const float of_key = 1 / sqrtg(sum_of_column(key_key) + LENGTH_EPSILON);
+                const float of_query = 1 / sqrtg((sum_of_column(query_query) + LENGTH_EPSILON) * KEY_WIDTH);
+                added = of_key * ((value - decay * of_key * sum_of_column(state_key)) * weight);
+                const float result =
+                    of_query * (decay * sum_of_column(state_query) + added * sum_of_column(key_query));
+                if (lane == 0) {
+                    // Rounded like the results of separate operations.
+                    rule.results[index][column] = (float)(T)result;
+                }
+            } else {
+                added = value * weight;
+                const float result = decay * sum_of_column(state_query) + added * sum_of_column(key_query);
+                if (lane == 0) {
+                    const float gate = (float)*gates;
+                    *out = (T)((result + rule.value_factor * value) * (gate * sigmoid(gate)));
+                }
+                gates += operands.z_stride;
+                out += values;
+            }
 #pragma unroll
             for (unsigned int p = 0; p < PACKS; ++p) {
 #pragma unroll
                 for (unsigned int j = 0; j < 4; ++j) {
-                    state[p].set(j, state[p][j] * decay + of_key * change * (float)key[p][j]);
+                    state[p].set(j, state[p][j] * decay + added * (float)key[p][j]);
                 }
-            }
-            if (lane == 0) {
-                // Rounded like the results of separate operations.
-                results[index][column] = (float)(T)result;
             }
             query += channels;
             key_at += channels;
             value_at += channels;
         }
         __syncthreads();
-        const T *gate_at = gates;
-        T *to = normed;
-        for (unsigned int index = first_row; index < count; index += blockDim.x / LANES) {
-            float squares = 0;
-            for (unsigned int i = first_element; i < value_width; i += LANES) {
-                squares += results[index][i] * results[index][i];
+        if constexpr (Rule::IS_DELTA) {
+            const T *gate_at = gates;
+            T *to = out;
+            for (unsigned int index = first_row; index < count; index += blockDim.x / LANES) {
+                const float *const results = rule.results[index];
+                float squares = 0;
+                for (unsigned int i = first_element; i < value_width; i += LANES) {
+                    squares += results[i] * results[i];
+                }
+                squares = reduce_lanes(squares, LANES, [](float x, float y) INLINE { return x + y; });
+                const float factor = 1 / sqrtg(squares / (float)value_width + rule.eps);
+                for (unsigned int i = 0; i + first_element < value_width; i += LANES) {
+                    const float gate = (float)gate_at[i];
+                    const unsigned int element = i + first_element;
+                    const float scaled = (float)(T)(results[element] * factor * (float)rule.norm[element]);
+                    to[i] = (T)(scaled * gate * sigmoid(gate));
+                }
+                gate_at += (size_t)(blockDim.x / LANES) * operands.z_stride;
+                to += (size_t)(blockDim.x / LANES) * values;
             }
-            squares = reduce_lanes(squares, LANES, [](float x, float y) INLINE { return x + y; });
-            const float factor = 1 / sqrtg(squares / (float)value_width + eps);
-            for (unsigned int i = 0; i + first_element < value_width; i += LANES) {
-                const float gate = (float)gate_at[i];
-                const float scaled = (float)(T)(results[index][i + first_element] * factor * (float)norm[i]);
-                to[i] = (T)(scaled * gate * sigmoid(gate));
-            }
-            gate_at += (size_t)(blockDim.x / LANES) * z_stride;
-            to += (size_t)(blockDim.x / LANES) * values;
+            gates += (size_t)CANDLE_DELTA_ROWS * operands.z_stride;
+            out += (size_t)CANDLE_DELTA_ROWS * values;
+            __syncthreads();
         }
-        a += (size_t)CANDLE_DELTA_ROWS * a_stride;
-        b += (size_t)CANDLE_DELTA_ROWS * b_stride;
-        gates += (size_t)CANDLE_DELTA_ROWS * z_stride;
-        normed += (size_t)CANDLE_DELTA_ROWS * values;
-        __syncthreads();
+        a += (size_t)CANDLE_DELTA_ROWS * operands.a_stride;
+        rule.advance(CANDLE_DELTA_ROWS);
     }
     if (rows.has_slot) {
 #pragma unroll
@@ -230,12 +292,28 @@ __device__ __forceinline__ void gated_delta(const T *qkv, const T *a, const T *b
     }
 }
 
+// Selects the code for the width of keys.
+template <typename T, typename Rule>
+__device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands, const Rule &rule, RowFactors *factors,
+                                                unsigned int key_width) {
+    switch (key_width / (4 * LANES_OF_COLUMN)) {
+    case 1:
+        return recurrent_heads<1>(operands, rule, factors);
+    case 2:
+        return recurrent_heads<2>(operands, rule, factors);
+    case 4:
+        return recurrent_heads<4>(operands, rule, factors);
+    default:
+        return recurrent_heads<8>(operands, rule, factors);
+    }
+}
+
 #define RECURRENT_OPS(T, NAME)                                                                                         \
     extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) causal_conv_##NAME(                                     \
-        const T *x, const float *weight, const unsigned int *rows_of, const unsigned int *slot_of,                     \
+        const T *x, const float *weight, const float *bias, const unsigned int *rows_of, const unsigned int *slot_of,  \
         const unsigned int *position_of, T *states, T *out, const unsigned int channels, const unsigned int slots,     \
         const size_t x_stride) {                                                                                       \
-        causal_conv(x, weight, rows_of, slot_of, position_of, states, out, channels, slots, x_stride);                 \
+        causal_conv(x, weight, bias, rows_of, slot_of, position_of, states, out, channels, slots, x_stride);           \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(CANDLE_DELTA_BLOCK) gated_delta_##NAME(                               \
         const T *qkv, const T *a, const T *b, const T *z, const float *rate, const float *dt_bias, const T *norm,      \
@@ -244,22 +322,23 @@ __device__ __forceinline__ void gated_delta(const T *qkv, const T *a, const T *b
         const unsigned int value_width, const unsigned int slots, const float eps, const unsigned int a_stride,        \
         const unsigned int b_stride, const unsigned int z_stride) {                                                    \
         __shared__ float results[CANDLE_DELTA_ROWS][CANDLE_DELTA_WIDTH];                                               \
-        __shared__ DeltaFactors factors[CANDLE_DELTA_ROWS];                                                            \
-        const auto computed = [&](auto packs) INLINE {                                                                 \
-            gated_delta<sizeof(packs)>(qkv, a, b, z, rate, dt_bias, norm, rows_of, slot_of, position_of, states, out,  \
-                                       key_heads, value_heads, value_width, slots, eps, a_stride, b_stride, z_stride,  \
-                                       results, factors);                                                              \
-        };                                                                                                             \
-        switch (key_width / (4 * LANES_OF_COLUMN)) {                                                                   \
-        case 1:                                                                                                        \
-            return computed((uint8_t)0);                                                                               \
-        case 2:                                                                                                        \
-            return computed((uint16_t)0);                                                                              \
-        case 4:                                                                                                        \
-            return computed((uint32_t)0);                                                                              \
-        default:                                                                                                       \
-            return computed((uint64_t)0);                                                                              \
-        }                                                                                                              \
+        __shared__ RowFactors factors[CANDLE_DELTA_ROWS];                                                              \
+        const HeadOperands<T> operands = {qkv,         a,      z,   rate,      dt_bias,     rows_of,     slot_of,       \
+                                          position_of, states, out, key_heads, value_heads, value_width, slots,         \
+                                          a_stride,    z_stride};                                                      \
+        recurrent_heads(operands, DeltaRule<T>{b, norm, eps, b_stride, results}, factors, key_width);                  \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(CANDLE_DELTA_BLOCK) selective_scan_##NAME(                            \
+        const T *qkv, const T *a, const T *z, const float *rate, const float *dt_bias, const float *skip,              \
+        const unsigned int *rows_of, const unsigned int *slot_of, const unsigned int *position_of, float *states,      \
+        T *out, const unsigned int key_heads, const unsigned int value_heads, const unsigned int key_width,            \
+        const unsigned int value_width, const unsigned int slots, const float min_step, const float max_step,          \
+        const unsigned int a_stride, const unsigned int z_stride) {                                                    \
+        __shared__ RowFactors factors[CANDLE_DELTA_ROWS];                                                              \
+        const HeadOperands<T> operands = {qkv,         a,      z,   rate,      dt_bias,     rows_of,     slot_of,       \
+                                          position_of, states, out, key_heads, value_heads, value_width, slots,         \
+                                          a_stride,    z_stride};                                                      \
+        recurrent_heads(operands, SelectiveRule{skip, min_step, max_step, 0.0f}, factors, key_width);                  \
     }
 RECURRENT_OPS(__nv_bfloat16, bf16)
 RECURRENT_OPS(__half, f16)

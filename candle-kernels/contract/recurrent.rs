@@ -1,11 +1,11 @@
-//! Recurrent layers: causal convolutions, and the gated delta rule.
+//! Recurrent layers: causal convolutions, the gated delta rule, and selective state spaces.
 
 use super::schema::{Argument, Family, dtypes, family};
 use super::shared::TILED_FLOATS;
 
 subject! {
     modules {
-        /// Causal convolutions and the gated delta rule, with a state for each sequence.
+        /// Causal convolutions, the gated delta rule and selective state spaces, with a state for each sequence.
         recurrent,
     }
     constants {
@@ -13,11 +13,11 @@ subject! {
         CONV_WIDTH = 4,
         /// Rows of a sequence that a thread of a causal convolution computes.
         CONV_ROWS = 16,
-        /// Maximum number of elements of a key and of a value of the gated delta rule.
+        /// Maximum number of elements of a key and of a value of the gated delta rule and of a selective state space.
         DELTA_WIDTH = 128,
-        /// Threads that share a column of its state, of which each keeps packs of 4 elements.
+        /// Threads that share a column of their state, of which each keeps packs of 4 elements.
         DELTA_LANES = 4,
-        /// Rows whose results a workgroup holds in LDS.
+        /// Rows whose factors and results a workgroup holds in LDS.
         DELTA_ROWS = 16,
         /// Maximum number of threads per workgroup: DELTA_LANES for each element of a value.
         DELTA_BLOCK = DELTA_WIDTH * DELTA_LANES,
@@ -29,6 +29,13 @@ const SEQUENCES: &[Argument] = args![
         slot_of "slot of each sequence, as u32; the largest number is no slot",
         position_of "position of each row, as u32; a sequence at position 0 begins with a state of zeros"];
 
+const HEADS: &[Argument] = args![
+    Pointer => states "matrix of each head of each slot, as f32: a key's elements for each element of a value",
+        out "dense rows of the results";
+    U32 => key_heads "heads of queries, and of keys", value_heads "heads of values, a multiple of `key_heads`",
+        key_width "elements of a query or a key: 16, 32, 64 or DELTA_WIDTH",
+        value_width "elements of a value, a multiple of 8 up to DELTA_WIDTH", slots "number of slots"];
+
 fn families() -> Vec<Family> {
     vec![
         family(
@@ -39,7 +46,8 @@ fn families() -> Vec<Family> {
         )
         .over([dtypes("dtype", TILED_FLOATS)])
         .takes(&[
-            args![Pointer => x "rows", weight "CONV_WIDTH weights for each channel, as f32"],
+            args![Pointer => x "rows", weight "CONV_WIDTH weights for each channel, as f32",
+                bias "summand for each channel, as f32; may be null"],
             SEQUENCES,
             args![
                 Pointer => states "last inputs of each slot: CONV_WIDTH - 1 dense rows, oldest first", out "dense rows";
@@ -62,16 +70,32 @@ fn families() -> Vec<Family> {
                     dt_bias "summand of `a` for each head of values, as f32",
                     norm "weight of the norm for each element of a head"],
             SEQUENCES,
+            HEADS,
             args![
-                Pointer => states "matrix of each head of each slot, as f32: a key's elements for each element of a value",
-                    out "dense rows of the results";
-                U32 => key_heads "heads of queries, and of keys",
-                    value_heads "heads of values, a multiple of `key_heads`",
-                    key_width "elements of a query or a key: 16, 32, 64 or DELTA_WIDTH",
-                    value_width "elements of a value, a multiple of 8 up to DELTA_WIDTH", slots "number of slots";
                 F32 => eps "added to the mean square of the norm";
                 U32 => a_stride "elements between rows of `a`", b_stride "elements between rows of `b`",
                     z_stride "elements between rows of `z`"],
+        ])
+        .block(DELTA_BLOCK),
+        family(
+            "SelectiveScan",
+            "recurrent",
+            "selective_scan_{dtype}",
+            "Selective state space over the rows of sequences, with the gates of the results of each head.",
+        )
+        .over([dtypes("dtype", TILED_FLOATS)])
+        .takes(&[
+            args![
+                Pointer => qkv "dense rows: heads of queries (C), of keys (B) and of values (x)",
+                    a "input of the step for each head of values", z "input of the gate for each element of the results",
+                    rate "negative factor of the decay's exponent for each head of values, as f32",
+                    dt_bias "summand of `a` for each head of values, as f32",
+                    skip "factor of the values in the results for each head of values, as f32"],
+            SEQUENCES,
+            HEADS,
+            args![
+                F32 => min_step "least step", max_step "largest step";
+                U32 => a_stride "elements between rows of `a`", z_stride "elements between rows of `z`"],
         ])
         .block(DELTA_BLOCK),
     ]

@@ -1,5 +1,5 @@
-//! Fused operations of recurrent layers, over the rows of several sequences: a causal convolution, and the gated delta rule.
-//! They take one launch each on ROCm. On other devices, and for operands that have no kernel, they consist of separate
+//! Fused operations of recurrent layers, over the rows of several sequences: a causal convolution, the gated delta rule, and
+//! the selective state space of Mamba 2. They take one launch each on ROCm. On other devices, and for operands that have no kernel, they consist of separate
 //! operations with the same results up to rounding.
 //!
 //! Each sequence has a slot with a state, which is updated in place.
@@ -79,6 +79,8 @@ pub struct CausalConv<'a> {
     pub x: &'a Tensor,
     /// Weights, f32 (channels, width). The last one is that of the row itself.
     pub weight: &'a Tensor,
+    /// Summand of each channel before SiLU, f32 (channels).
+    pub bias: Option<&'a Tensor>,
     /// Last inputs of each slot, oldest first, contiguous (slots, width - 1, channels), in the dtype of `x`.
     pub states: &'a Tensor,
     /// Sequences of the rows.
@@ -127,6 +129,7 @@ impl CausalConv<'_> {
                 exact.narrow(0, place, rows)?.contiguous()?.broadcast_mul(&weights.narrow(0, place, 1)?)
             };
             let sum = (1..width).try_fold(term(0)?, |sum, place| sum + term(place)?)?;
+            let sum = self.bias.map_or(Ok(sum.clone()), |bias| sum.broadcast_add(bias))?;
             out.push(sum.silu()?.to_dtype(dtype)?);
             if let Some(slot) = slot {
                 let last = all.narrow(0, rows, width - 1)?.contiguous()?.unsqueeze(0)?;
@@ -143,6 +146,7 @@ impl CausalConv<'_> {
         let matches = [
             ("weight", width > 1 && self.weight.dims() == [channels, width]),
             ("dtype of weight", self.weight.dtype() == DType::F32),
+            ("bias", self.bias.is_none_or(|bias| bias.dims() == [channels] && bias.dtype() == DType::F32)),
             ("states", kept + 1 == width && of_state == channels && self.states.is_contiguous()),
             ("dtype of states", self.states.dtype() == self.x.dtype()),
             ("sequences", self.sequences.match_rows(rows)),
@@ -191,14 +195,80 @@ pub struct GatedDelta<'a> {
     pub sequences: Sequences<'a>,
 }
 
-/// Sizes of the operands of [`GatedDelta`].
-pub(crate) struct DeltaSizes {
+/// Sizes of heads with matrices as states.
+pub(crate) struct HeadSizes {
     pub(crate) rows: usize,
     pub(crate) key_heads: usize,
     pub(crate) value_heads: usize,
     pub(crate) key_width: usize,
     pub(crate) value_width: usize,
     pub(crate) slots: usize,
+}
+
+impl HeadSizes {
+    /// Returns the sizes of heads of queries, keys and values `qkv`, and false if these do not match the states.
+    fn of(qkv: &Tensor, states: &Tensor) -> Result<(Self, bool)> {
+        let ((rows, channels), (slots, value_heads, value_width, key_width)) =
+            (qkv.dims2()?, states.dims4()?);
+        let values = value_heads * value_width;
+        let key_heads = channels.saturating_sub(values).checked_div(2 * key_width).unwrap_or(0);
+        let are_heads = key_heads > 0 && value_heads.is_multiple_of(key_heads) && value_width > 0;
+        let matches = are_heads && channels == 2 * key_heads * key_width + values;
+        Ok((Self { rows, key_heads, value_heads, key_width, value_width, slots }, matches))
+    }
+
+    /// Returns queries and keys (rows, value heads, key width), each repeated for the heads of values that share it, and values
+    /// (rows, value heads, value width), in f32.
+    fn split(&self, qkv: &Tensor) -> Result<[Tensor; 3]> {
+        let Self { rows, key_heads, value_heads, key_width, value_width, .. } = *self;
+        let (keys, qkv) = (key_heads * key_width, exact(qkv)?);
+        let heads = |first: usize| {
+            let x = qkv.narrow(1, first, keys)?.contiguous()?.reshape((rows, key_heads, 1, key_width))?;
+            let x = x.broadcast_as((rows, key_heads, value_heads / key_heads, key_width))?;
+            x.reshape((rows, value_heads, key_width))
+        };
+        let values = qkv.narrow(1, 2 * keys, value_heads * value_width)?.contiguous()?;
+        Ok([heads(0)?, heads(keys)?, values.reshape((rows, value_heads, value_width))?])
+    }
+
+    /// Returns S q of each row, (1, value heads, value width), where S ← decay · S + change kᵀ, and updates the states.
+    /// `change` receives the row and S k before the addition.
+    fn recur(
+        &self,
+        (sequences, states): (Vec<Sequence>, &Tensor),
+        [q, k, decay]: [&Tensor; 3],
+        change: impl Fn(usize, &dyn Fn() -> Result<Tensor>) -> Result<Tensor>,
+    ) -> Result<Vec<Tensor>> {
+        let Self { value_heads, key_width, value_width, .. } = *self;
+        let mut out = Vec::new();
+        for Sequence { first, rows, slot, continues } in sequences {
+            let mut state = match slot.filter(|_| continues) {
+                Some(slot) => states.get(slot)?.copy()?,
+                None => Tensor::zeros((value_heads, value_width, key_width), DType::F32, states.device())?,
+            };
+            for row in first..first + rows {
+                let (q, k) = (q.get(row)?.unsqueeze(1)?, k.get(row)?.unsqueeze(1)?);
+                state = state.broadcast_mul(&decay.get(row)?.reshape((value_heads, 1, 1))?)?;
+                let change = change(row, &|| state.broadcast_mul(&k)?.sum(D::Minus1))?;
+                state = (state + change.unsqueeze(2)?.broadcast_mul(&k)?)?;
+                out.push(state.broadcast_mul(&q)?.sum(D::Minus1)?.unsqueeze(0)?);
+            }
+            if let Some(slot) = slot {
+                states.slice_set(&state.unsqueeze(0)?, 0, slot)?;
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Returns a contiguous copy in f32.
+fn exact(x: &Tensor) -> Result<Tensor> {
+    x.contiguous()?.to_dtype(DType::F32)
+}
+
+/// Returns softplus(x) = max(x, 0) + log(1 + exp(-|x|)).
+fn softplus(x: &Tensor) -> Result<Tensor> {
+    x.relu()? + (x.abs()?.neg()?.exp()? + 1.0)?.log()?
 }
 
 impl GatedDelta<'_> {
@@ -219,74 +289,130 @@ impl GatedDelta<'_> {
     /// # Errors
     /// See [`Self::forward`].
     pub fn forward_separately(&self) -> Result<Tensor> {
-        let DeltaSizes { rows, key_heads, value_heads, key_width, value_width, slots } = self.sizes()?;
-        let (dtype, device) = (self.qkv.dtype(), self.qkv.device());
-        let keys = key_heads * key_width;
-        let exact = |x: &Tensor| x.contiguous()?.to_dtype(DType::F32);
-        let qkv = exact(self.qkv)?;
-        let heads = |first: usize| {
-            let x = qkv.narrow(1, first, keys)?.contiguous()?.reshape((rows, key_heads, 1, key_width))?;
+        let sizes = self.sizes()?;
+        let HeadSizes { rows, value_heads, key_width, value_width, slots, .. } = sizes;
+        let dtype = self.qkv.dtype();
+        let [q, k, v] = sizes.split(self.qkv)?;
+        let normalized = |x: Tensor| {
             let length = (x.sqr()?.sum_keepdim(D::Minus1)? + LENGTH_EPSILON)?.sqrt()?;
-            let x = x.broadcast_div(&length)?;
-            x.broadcast_as((rows, key_heads, value_heads / key_heads, key_width))?.reshape((
-                rows,
-                value_heads,
-                key_width,
-            ))
+            x.broadcast_div(&length)
         };
-        let (q, k) = ((heads(0)? / (key_width as f64).sqrt())?, heads(keys)?);
-        let v = qkv.narrow(1, 2 * keys, value_heads * value_width)?;
-        let v = v.contiguous()?.reshape((rows, value_heads, value_width))?;
-        let step = exact(self.a)?.broadcast_add(self.dt_bias)?;
-        // softplus(x) = max(x, 0) + log(1 + exp(-|x|))
-        let step = (step.relu()? + (step.abs()?.neg()?.exp()? + 1.0)?.log()?)?;
+        let (q, k) = ((normalized(q)? / (key_width as f64).sqrt())?, normalized(k)?);
+        let step = softplus(&exact(self.a)?.broadcast_add(self.dt_bias)?)?;
         let decay = step.broadcast_mul(self.rate)?.exp()?;
         let beta = sigmoid(&exact(self.b)?)?;
-        let mut out = Vec::new();
-        for Sequence { first, rows, slot, continues } in self.sequences.read("gated-delta", slots)? {
-            let mut state = match slot.filter(|_| continues) {
-                Some(slot) => self.states.get(slot)?.copy()?,
-                None => Tensor::zeros((value_heads, value_width, key_width), DType::F32, device)?,
-            };
-            for row in first..first + rows {
-                let (q, k, v) = (q.get(row)?.unsqueeze(1)?, k.get(row)?.unsqueeze(1)?, v.get(row)?);
-                state = state.broadcast_mul(&decay.get(row)?.reshape((value_heads, 1, 1))?)?;
-                let known = state.broadcast_mul(&k)?.sum(D::Minus1)?;
-                let change = (v - known)?.broadcast_mul(&beta.get(row)?.unsqueeze(1)?)?;
-                state = (state + change.unsqueeze(2)?.broadcast_mul(&k)?)?;
-                out.push(state.broadcast_mul(&q)?.sum(D::Minus1)?.unsqueeze(0)?);
-            }
-            if let Some(slot) = slot {
-                self.states.slice_set(&state.unsqueeze(0)?, 0, slot)?;
-            }
-        }
+        let change = |row: usize, known: &dyn Fn() -> Result<Tensor>| {
+            (v.get(row)? - known()?)?.broadcast_mul(&beta.get(row)?.unsqueeze(1)?)
+        };
+        let sequences = self.sequences.read("gated-delta", slots)?;
+        let out = sizes.recur((sequences, self.states), [&q, &k, &decay], change)?;
         let width = value_heads * value_width;
         if out.is_empty() {
-            return Tensor::zeros((rows, width), dtype, device);
+            return Tensor::zeros((rows, width), dtype, self.qkv.device());
         }
         let normed = rms_norm(&Tensor::cat(&out, 0)?.to_dtype(dtype)?, self.norm, self.eps)?;
         (exact(&normed.reshape((rows, width))?)? * exact(self.z)?.silu()?)?.to_dtype(dtype)
     }
 
     /// Checks all shapes.
-    pub(crate) fn sizes(&self) -> Result<DeltaSizes> {
-        let ((rows, channels), (slots, value_heads, value_width, key_width)) =
-            (self.qkv.dims2()?, self.states.dims4()?);
-        let values = value_heads * value_width;
-        let key_heads = channels.saturating_sub(values).checked_div(2 * key_width).unwrap_or(0);
-        let are_heads = key_heads > 0 && value_heads.is_multiple_of(key_heads) && value_width > 0;
+    pub(crate) fn sizes(&self) -> Result<HeadSizes> {
+        let (sizes, are_heads) = HeadSizes::of(self.qkv, self.states)?;
+        let HeadSizes { rows, value_heads, value_width, .. } = sizes;
         let (of_heads, floats) = ([rows, value_heads], [self.rate, self.dt_bias]);
         let matches = [
-            ("qkv", are_heads && channels == 2 * key_heads * key_width + values),
+            ("qkv", are_heads),
             ("a", self.a.dims() == of_heads),
             ("b", self.b.dims() == of_heads),
-            ("z", self.z.dims() == [rows, values]),
+            ("z", self.z.dims() == [rows, value_heads * value_width]),
             ("rate or dt_bias", floats.iter().all(|x| x.dims() == [value_heads] && x.dtype() == DType::F32)),
             ("norm", self.norm.dims() == [value_width] && self.norm.dtype() == self.qkv.dtype()),
             ("dtype of states", self.states.dtype() == DType::F32 && self.states.is_contiguous()),
             ("sequences", self.sequences.match_rows(rows)),
         ];
         check("gated-delta", self.qkv, self.states, &matches)?;
-        Ok(DeltaSizes { rows, key_heads, value_heads, key_width, value_width, slots })
+        Ok(sizes)
+    }
+}
+
+/// Selective state space of Mamba 2 (Dao and Gu, "Transformers are SSMs"), and the gates of its results.
+///
+/// Each head of values x has a matrix S as state. For each row, with the step Δ = softplus(a + dt_bias) within limits:
+///
+/// S ← exp(rate · Δ) · S + Δ x Bᵀ. The result is (S C + skip · x) · silu(z).
+#[derive(Clone, Copy)]
+pub struct SelectiveScan<'a> {
+    /// Heads of C, B and x (rows, 2 · key heads · key width + value heads · value width): what are queries, keys and values in
+    /// linear attention. Several consecutive heads of x share one of B and C.
+    pub qkv: &'a Tensor,
+    /// Inputs of the step (rows, value heads). Rows of this and the next may be strided.
+    pub a: &'a Tensor,
+    /// Inputs of the gate (rows, value heads · value width).
+    pub z: &'a Tensor,
+    /// Negative factor of the decay's exponent, f32 (value heads).
+    pub rate: &'a Tensor,
+    /// Summand of `a`, f32 (value heads).
+    pub dt_bias: &'a Tensor,
+    /// Factor of x in the results, f32 (value heads).
+    pub skip: &'a Tensor,
+    /// Least and largest step.
+    pub step_limits: [f32; 2],
+    /// Transposed matrices S of each slot, contiguous f32 (slots, value heads, value width, key width).
+    pub states: &'a Tensor,
+    /// Sequences of the rows.
+    pub sequences: Sequences<'a>,
+}
+
+impl SelectiveScan<'_> {
+    /// Returns the results (rows, value heads · value width), and updates the states.
+    ///
+    /// # Errors
+    /// See [`CausalConv::forward`].
+    pub fn forward(&self) -> Result<Tensor> {
+        #[cfg(feature = "rocm")]
+        if let Some(out) = crate::rocm::selective_scan(self)? {
+            return Ok(out);
+        }
+        self.forward_separately()
+    }
+
+    /// Like [`Self::forward`], with separate operations on all devices.
+    ///
+    /// # Errors
+    /// See [`Self::forward`].
+    pub fn forward_separately(&self) -> Result<Tensor> {
+        let sizes = self.sizes()?;
+        let HeadSizes { rows, value_heads, value_width, slots, .. } = sizes;
+        let (dtype, width) = (self.qkv.dtype(), value_heads * value_width);
+        let [q, k, v] = sizes.split(self.qkv)?;
+        let [least, largest] = self.step_limits;
+        let step = softplus(&exact(self.a)?.broadcast_add(self.dt_bias)?)?.clamp(least, largest)?;
+        let decay = step.broadcast_mul(self.rate)?.exp()?;
+        let added = v.broadcast_mul(&step.unsqueeze(2)?)?;
+        let sequences = self.sequences.read("selective-scan", slots)?;
+        let out = sizes.recur((sequences, self.states), [&q, &k, &decay], |row, _| added.get(row))?;
+        if out.is_empty() {
+            return Tensor::zeros((rows, width), dtype, self.qkv.device());
+        }
+        let skipped = v.broadcast_mul(&self.skip.unsqueeze(1)?)?;
+        let out = (Tensor::cat(&out, 0)? + skipped)?.reshape((rows, width))?;
+        (out * exact(self.z)?.silu()?)?.to_dtype(dtype)
+    }
+
+    /// Checks all shapes.
+    pub(crate) fn sizes(&self) -> Result<HeadSizes> {
+        let (sizes, are_heads) = HeadSizes::of(self.qkv, self.states)?;
+        let HeadSizes { rows, value_heads, value_width, .. } = sizes;
+        let floats = [self.rate, self.dt_bias, self.skip];
+        let are_floats = floats.iter().all(|x| x.dims() == [value_heads] && x.dtype() == DType::F32);
+        let matches = [
+            ("qkv", are_heads),
+            ("a", self.a.dims() == [rows, value_heads]),
+            ("z", self.z.dims() == [rows, value_heads * value_width]),
+            ("rate, dt_bias or skip", are_floats),
+            ("dtype of states", self.states.dtype() == DType::F32 && self.states.is_contiguous()),
+            ("sequences", self.sequences.match_rows(rows)),
+        ];
+        check("selective-scan", self.qkv, self.states, &matches)?;
+        Ok(sizes)
     }
 }

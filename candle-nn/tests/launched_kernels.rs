@@ -18,7 +18,7 @@ use candle::rocm::{
 use candle::DType::{self, *};
 use candle::{Device, Layout, Result, Shape, Storage, Tensor, Var};
 use candle_nn::encoded_cache::CacheScales;
-use candle_nn::recurrent::{CausalConv, GatedDelta, Sequences};
+use candle_nn::recurrent::{CausalConv, GatedDelta, SelectiveScan, Sequences};
 use candle_nn::{fused, fused_image, ops, rotary_emb, GroupNorm, Module as _};
 use common::{assert_close, rocm, tensor, tolerance};
 use std::collections::BTreeSet;
@@ -288,12 +288,14 @@ fn recurrences(device: &Device) -> Result<()> {
     let (weight, of_heads) = (on(device, &[40, 4], F32)?, on(device, &[1], F32)?);
     for dtype in [BF16, F16, F32] {
         let (x, states) = (on(device, &[3, 40], dtype)?, on(device, &[1, 3, 40], dtype)?);
-        let qkv = CausalConv { x: &x, weight: &weight, states: &states, sequences }.forward()?;
+        let qkv = CausalConv { x: &x, weight: &weight, bias: None, states: &states, sequences }.forward()?;
         let (z, norm, states) =
             (on(device, &[3, 8], dtype)?, on(device, &[8], dtype)?, on(device, &[1, 1, 8, 16], F32)?);
         let (a, rate) = (&z.narrow(1, 0, 1)?, &of_heads);
         let (qkv, z, norm, states, eps) = (&qkv, &z, &norm, &states, 1e-6);
         GatedDelta { qkv, a, b: a, z, rate, dt_bias: rate, norm, eps, states, sequences }.forward()?;
+        let (dt_bias, skip, step_limits) = (rate, rate, [0.0, f32::INFINITY]);
+        SelectiveScan { qkv, a, z, rate, dt_bias, skip, step_limits, states, sequences }.forward()?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use candle::{DType, Device, Tensor};
-use candle_nn::recurrent::{CausalConv, GatedDelta, Sequences};
+use candle_nn::recurrent::{CausalConv, GatedDelta, SelectiveScan, Sequences};
 use common::{assert_close, rocm, rocm_alone, tensor, values};
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
@@ -80,24 +80,25 @@ fn wide(x: &Tensor) -> Tensor {
 fn convolutions_of_all_lengths() {
     let device = rocm();
     for dtype in DTYPES {
-        for (channels, shares) in
-            [(1, MIXED), (40, MIXED), (300, &MIXED[..2]), (130, &[(70, 0, 8), (64, 64, 7)])]
-        {
+        for (channels, has_bias, shares) in [
+            (1, false, MIXED),
+            (40, true, MIXED),
+            (300, false, &MIXED[..2]),
+            (130, true, &[(70, 0, 8), (64, 64, 7)]),
+        ] {
             let batch = Batch::new(shares, &device);
             let x = strided(batch.count(), channels, dtype, &device);
             let weight = tensor(&[channels, 4], DType::F32, 0.8).to_device(&device).unwrap();
             let states = tensor(&[SLOTS, 3, channels], dtype, 2.0).to_device(&device).unwrap();
             let cpu = Batch::new(shares, &Device::Cpu);
-            let (cpu_x, cpu_weight, cpu_states) = (wide(&x), wide(&weight), wide(&states));
-            let conv = CausalConv { x: &x, weight: &weight, states: &states, sequences: batch.sequences() };
-            let got = conv.forward().unwrap();
-            let conv = CausalConv {
-                x: &cpu_x,
-                weight: &cpu_weight,
-                states: &cpu_states,
-                sequences: cpu.sequences(),
+            let bias = tensor(&[channels], DType::F32, 0.6).to_device(&device).unwrap();
+            let [cpu_x, cpu_weight, cpu_bias, cpu_states] = [&x, &weight, &bias, &states].map(wide);
+            let conv = |[x, weight, bias, states]: [&Tensor; 4], batch: &Batch| {
+                let (bias, sequences) = (has_bias.then_some(bias), batch.sequences());
+                CausalConv { x, weight, bias, states, sequences }.forward().unwrap()
             };
-            let expected = conv.forward().unwrap();
+            let got = conv([&x, &weight, &bias, &states], &batch);
+            let expected = conv([&cpu_x, &cpu_weight, &cpu_bias, &cpu_states], &cpu);
             let what = format!("{dtype:?} {channels} {shares:?}");
             assert_eq!(got.dtype(), dtype);
             assert_close(&got, &expected, tolerance(dtype), &what);
@@ -149,6 +150,46 @@ fn gated_delta_rules_of_all_widths() {
     }
 }
 
+/// Sizes with and without a kernel, and steps at both limits and between them.
+#[test]
+fn selective_scans_of_all_widths() {
+    let device = rocm();
+    for dtype in DTYPES {
+        for (key_heads, value_heads, key_width, value_width, shares) in [
+            (1, 1, 16, 8, MIXED),
+            (2, 6, 32, 16, MIXED),
+            (1, 2, 128, 64, &MIXED[..6]),
+            (2, 2, 64, 80, &[(1, 0, 8), (1, 1, 0), (1, 7, 3)]),
+            (1, 2, 12, 5, &MIXED[..5]),
+        ] {
+            let batch = Batch::new(shares, &device);
+            let (rows, width) = (batch.count(), value_heads * value_width);
+            let on_device =
+                |dims: &[usize], dtype, limit| tensor(dims, dtype, limit).to_device(&device).unwrap();
+            let qkv = on_device(&[rows, 2 * key_heads * key_width + width], dtype, 1.3);
+            let a = (strided(rows, value_heads, dtype, &device) * 4.0).unwrap();
+            let z = strided(rows, width, dtype, &device);
+            let rate = on_device(&[value_heads], DType::F32, 0.3).abs().unwrap().neg().unwrap();
+            let of_heads = |limit| on_device(&[value_heads], DType::F32, limit);
+            let (dt_bias, skip) = (of_heads(0.5), of_heads(1.1));
+            let states = on_device(&[SLOTS, value_heads, value_width, key_width], DType::F32, 0.4);
+            let cpu = Batch::new(shares, &Device::Cpu);
+            let all = [&qkv, &a, &z, &rate, &dt_bias, &skip, &states].map(wide);
+            let scan = |[qkv, a, z, rate, dt_bias, skip, states]: [&Tensor; 7], batch: &Batch| {
+                let (step_limits, sequences) = ([0.1, 2.0], batch.sequences());
+                let scan = SelectiveScan { qkv, a, z, rate, dt_bias, skip, step_limits, states, sequences };
+                scan.forward().unwrap()
+            };
+            let got = scan([&qkv, &a, &z, &rate, &dt_bias, &skip, &states], &batch);
+            let expected = scan(all.each_ref(), &cpu);
+            let what = format!("{dtype:?} {key_heads} {value_heads} {key_width} {value_width}");
+            assert_eq!(got.dtype(), dtype);
+            assert_close(&got, &expected, tolerance(dtype), &what);
+            assert_close(&states, &all[6].to_dtype(DType::F64).unwrap(), 2e-5, &format!("{what}: states"));
+        }
+    }
+}
+
 /// A text that is computed at once, in chunks, and row by row has the same results and states.
 #[test]
 fn rows_one_by_one_equal_all_rows_at_once() {
@@ -161,18 +202,24 @@ fn rows_one_by_one_equal_all_rows_at_once() {
     let run = |chunks: &[usize]| {
         let inputs = Tensor::ones((1, 3, 56), DType::F32, &device).unwrap();
         let states = Tensor::ones((1, 3, 8, 16), DType::F32, &device).unwrap();
-        let (mut out, mut first) = (Vec::new(), 0);
+        let scanned_states = states.copy().unwrap();
+        let (mut out, mut scanned, mut first) = (Vec::new(), Vec::new(), 0);
         for &rows in chunks {
             let batch = Batch::new(&[(rows, first as u32, 0)], &device);
             let (x, sequences) = (x.narrow(0, first, rows).unwrap(), batch.sequences());
-            let conv = CausalConv { x: &x, weight: &weight, states: &inputs, sequences }.forward().unwrap();
+            let conv = CausalConv { x: &x, weight: &weight, bias: None, states: &inputs, sequences };
+            let conv = conv.forward().unwrap();
             let (a, z) = (&x.narrow(1, 0, 3).unwrap(), &x.narrow(1, 5, 24).unwrap());
             let (qkv, rate, dt_bias, norm, states) = (&conv, &rate, &dt_bias, &norm, &states);
             let delta = GatedDelta { qkv, a, b: a, z, rate, dt_bias, norm, eps: 1e-6, states, sequences };
             out.push(delta.forward().unwrap());
+            let (skip, step_limits, states) = (rate, [0.0, f32::INFINITY], &scanned_states);
+            let scan = SelectiveScan { qkv, a, z, rate, dt_bias, skip, step_limits, states, sequences };
+            scanned.push(scan.forward().unwrap());
             first += rows;
         }
-        [Tensor::cat(&out, 0).unwrap(), inputs, states].map(|tensor| values(&tensor))
+        let [out, scanned] = [out, scanned].map(|rows| Tensor::cat(&rows, 0).unwrap());
+        [out, scanned, inputs, states, scanned_states].map(|tensor| values(&tensor))
     };
     let expected = run(&[21]);
     for chunks in [&[1; 21][..], &[16, 5], &[2, 1, 3, 15]] {
@@ -190,7 +237,8 @@ fn operands_that_do_not_match_are_rejected() {
         let floats = |dims: &[usize]| zeros(dims, DType::F32);
         let conv = |x: &[usize], weight: &[usize], states: &[usize], batch: &Batch| {
             let (x, weight, states) = (floats(x), floats(weight), floats(states));
-            let conv = CausalConv { x: &x, weight: &weight, states: &states, sequences: batch.sequences() };
+            let (bias, sequences) = (None, batch.sequences());
+            let conv = CausalConv { x: &x, weight: &weight, bias, states: &states, sequences };
             conv.forward().unwrap_err().to_string()
         };
         assert!(conv(&[3, 8], &[7, 4], &[2, 3, 8], &batch).contains("causal-conv: weight"));
@@ -209,10 +257,21 @@ fn operands_that_do_not_match_are_rejected() {
         assert!(delta(&[3, 48], &states, &[8], &[3, 17]).contains("gated-delta: z"));
         let halves = zeros(&[1, 2, 8, 16], DType::F16);
         assert!(delta(&[3, 48], &halves, &[8], &[3, 16]).contains("gated-delta: dtype of states"));
+        let scan = |qkv: &[usize], a: &[usize], skip: &[usize]| {
+            let (qkv, a, z, rate) = (&floats(qkv), &floats(a), &floats(&[3, 16]), &floats(&[2]));
+            let (dt_bias, skip, states, sequences) = (rate, &floats(skip), &states, batch.sequences());
+            let step_limits = [0.0, f32::INFINITY];
+            let scan = SelectiveScan { qkv, a, z, rate, dt_bias, skip, step_limits, states, sequences };
+            scan.forward().unwrap_err().to_string()
+        };
+        assert!(scan(&[3, 47], &[3, 2], &[2]).contains("selective-scan: qkv"));
+        assert!(scan(&[3, 48], &[3, 1], &[2]).contains("selective-scan: a"));
+        assert!(scan(&[3, 48], &[3, 2], &[1]).contains("selective-scan: rate, dt_bias or skip"));
         // A slot out of range.
         let beyond = Batch::new(&[(3, 0, 2)], &device);
         let (x, weight, states) = (floats(&[3, 8]), floats(&[8, 4]), floats(&[2, 3, 8]));
-        let conv = CausalConv { x: &x, weight: &weight, states: &states, sequences: beyond.sequences() };
+        let (bias, sequences) = (None, beyond.sequences());
+        let conv = CausalConv { x: &x, weight: &weight, bias, states: &states, sequences };
         let error = conv.forward().and_then(|_| device.synchronize()).unwrap_err().to_string();
         assert!(error.contains("2"), "{error}");
     }

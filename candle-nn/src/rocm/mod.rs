@@ -7,7 +7,7 @@
 //! | `experts` | moe_gemm, moe_gemm_gguf | modules `product`, `quantized` |
 //! | `group_norm` | GroupNorm, fused_image::group_norm | module `rows` |
 //! | `norm` | softmax, log_softmax, softmax_last_dim, rms_norm, layer_norm | module `rows` |
-//! | `recurrent` | recurrent::CausalConv, recurrent::GatedDelta | module `recurrent` |
+//! | `recurrent` | recurrent::CausalConv, recurrent::GatedDelta, recurrent::SelectiveScan | module `recurrent` |
 //! | `residual` | fused::add_rms_norm | module `residual` |
 //! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
 //! | this file | sigmoid, swiglu, fused_image::geglu | module `unary` |
@@ -32,7 +32,7 @@ pub use cache_heads::cache_heads;
 pub use experts::{moe_gemm, moe_gemm_gguf};
 pub use group_norm::{group_norm, group_norm_with};
 pub use norm::{layer_norm, log_softmax, rms_norm, softmax, softmax_last_dim};
-pub use recurrent::{causal_conv, gated_delta};
+pub use recurrent::{causal_conv, gated_delta, selective_scan};
 pub use residual::add_rms_norm;
 pub use rotary::{rope, rope_i, rope_thd};
 

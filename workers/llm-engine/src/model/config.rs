@@ -9,15 +9,14 @@ use super::rope::{Rope, Scaling};
 
 mod altup;
 mod axes;
-mod delta;
 mod experts;
 mod fields;
 mod heads;
 mod latent;
+mod recurrent;
 
 pub use altup::AltUpConfig;
 pub use axes::AxisSections;
-pub use delta::DeltaConfig;
 pub use experts::{
     DEEPSEEK_NAMES, ERNIE_NAMES, ExpertGroups, ExpertNames, ExpertsConfig, GEMMA_NAMES, GPT_OSS_NAMES,
     GRANITE_NAMES, MIXTRAL_NAMES, Projections, QWEN_NAMES, Routing,
@@ -25,6 +24,7 @@ pub use experts::{
 pub use fields::Fields;
 pub use heads::HeadShape;
 pub use latent::LatentConfig;
+pub use recurrent::{Recurrence, RecurrentConfig, SelectiveConfig, SelectiveNames};
 
 /// Maximum context length. Positions are f32 where angles are computed, which is exact up to this number.
 const MAX_CONTEXT: usize = 1 << 24;
@@ -103,6 +103,17 @@ pub type Norms = [Option<Role>; 4];
 /// Layers with pre-norms only.
 const PRE_NORMS: Norms = [Some(Role::AttentionNorm), None, Some(Role::MlpNorm), None];
 
+/// Parts of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerParts {
+    /// Attention or recurrent states, and a feed-forward network.
+    Both,
+    /// Attention or recurrent states only.
+    Attention,
+    /// A feed-forward network only.
+    FeedForward,
+}
+
 /// Sizes and options of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderConfig {
@@ -136,13 +147,15 @@ pub struct DecoderConfig {
     pub altup: Option<AltUpConfig>,
     /// Widths of latent attention, if there is one. Then each head has keys and values of its own.
     pub latent: Option<LatentConfig>,
-    /// Linear attention, if some layers have it instead of attention over a cache.
-    pub delta: Option<DeltaConfig>,
+    /// Sizes of layers with recurrent states, if some have them instead of attention over a cache.
+    pub recurrent: Option<RecurrentConfig>,
     /// If true, the query projection also has a gate for each element of the heads, whose sigmoid multiplies the output of
     /// attention. The gates of a head follow its queries.
     pub gated_attention: bool,
     /// Maximum number of positions of a sequence.
     pub context: usize,
+    /// Parts of each layer.
+    pub parts: Vec<LayerParts>,
     /// Number of keys that a query of each layer attends to, including its own; `None` means no limit.
     pub windows: Vec<Option<usize>>,
     /// Rotary parameters of layers without a window, and of all layers if `local_rope` is `None`.
@@ -286,6 +299,7 @@ impl DecoderConfig {
         // Limits the number of layers, which the experts' configuration allocates.
         let windows = windows(&fields, family)?;
         let rotated = vec![true; windows.len()];
+        let parts = vec![LayerParts::Both; windows.len()];
         let mut decoder = Self {
             hidden,
             intermediate: intermediate(&fields)?,
@@ -302,9 +316,10 @@ impl DecoderConfig {
             layer_scales: false,
             altup: None,
             latent: None,
-            delta: None,
+            recurrent: None,
             gated_attention: false,
             context,
+            parts,
             windows,
             rope,
             local_rope: None,
@@ -351,9 +366,9 @@ impl DecoderConfig {
         Ok(decoder)
     }
 
-    /// Returns true if a layer has linear attention, and so no cache.
-    pub fn has_delta(&self, layer: usize) -> bool {
-        self.delta.as_ref().is_some_and(|delta| delta.layers[layer])
+    /// Returns true if a layer has recurrent states, and so no cache.
+    pub fn is_recurrent(&self, layer: usize) -> bool {
+        self.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[layer])
     }
 }
 
@@ -373,7 +388,7 @@ fn intermediate(fields: &Fields) -> Result<usize> {
 
 /// Reads the epsilon of norms, whose name depends on the family.
 fn norm_eps(fields: &Fields) -> Result<f64> {
-    for key in ["rms_norm_eps", "layer_norm_eps", "norm_epsilon", "norm_eps"] {
+    for key in ["rms_norm_eps", "layer_norm_eps", "norm_epsilon", "norm_eps", "layer_norm_epsilon"] {
         if let Some(eps) = fields.number(key)? {
             return Ok(eps);
         }
@@ -389,9 +404,13 @@ fn windows(fields: &Fields, family: &Family) -> Result<Vec<Option<usize>>> {
     let window = fields.size("sliding_window")?.filter(|window| *window > 0);
     if let Some(types) = fields.value("layer_types").and_then(Value::as_array) {
         ensure!(types.len() == layers, "\"layer_types\" has {} entries for {layers} layers", types.len());
+        let has = |names: &[&str]| names.iter().any(|name| fields.value(name).is_some());
+        let has_mamba = has(&["mamba_n_heads", "mamba_num_heads"]);
+        let has_states = has_mamba || has(&["linear_num_value_heads"]);
         let window = |kind: &Value| match kind.as_str() {
             Some("full_attention") => Ok(None),
-            Some("linear_attention") if fields.value("linear_num_value_heads").is_some() => Ok(None),
+            Some("linear_attention") if has_states => Ok(None),
+            Some("mamba" | "attention" | "mlp" | "moe") if has_mamba => Ok(None),
             Some("sliding_attention") => window
                 .map(Some)
                 .context("\"layer_types\" has sliding_attention, but \"sliding_window\" is missing"),

@@ -284,7 +284,7 @@ impl Decoder {
         if let Some(streams) = &self.streams {
             return ResidualStream::new(streams.split(&x)?, None);
         }
-        ResidualStream::new(x, self.layers.first().and_then(|layer| layer.attention_norm.as_ref()))
+        ResidualStream::new(x, self.layers.first().and_then(Layer::input_norm))
     }
 
     /// Computes the layers of a range.
@@ -299,7 +299,7 @@ impl Decoder {
             return ResidualStream::new(out, None);
         }
         let norm_of = |index: usize| match self.layers.get(index) {
-            Some(layer) => layer.attention_norm.as_ref(),
+            Some(layer) => layer.input_norm(),
             None => Some(&self.norm),
         };
         for (index, layer) in self.layers.iter().enumerate().take(range.end).skip(range.start) {
@@ -307,21 +307,42 @@ impl Decoder {
             let wanted = shared.wanted.as_ref().filter(|_| index + 1 == self.layers.len());
             let is_wanted = wanted.is_none_or(|wanted| wanted.elem_count() > 0);
             let input = stream.input(norm_of(index));
-            let Some(mut out) = self.attend(index, layer, input, shared, is_wanted)? else { break };
-            let mut adapters = &shared.adapters;
-            if let Some(wanted) = wanted {
-                (out, stream) = (out.index_select(wanted, 0)?, stream.select(wanted)?);
-                adapters = &shared.wanted_adapters;
-            }
-            let (post_norm, norm) = (layer.attention_post_norm.as_ref(), layer.mlp_norm.as_ref());
-            let deltas = adapters.deltas(index, Target::Output, (&out, FusedWith::default()))?;
-            let attended = self.add(&stream, &layer.output, &out, [post_norm, norm], &deltas)?;
+            let attended = match &layer.output {
+                Some(_) => match self.attend(index, layer, input, shared, is_wanted)? {
+                    Some(out) => Some(out),
+                    None => break,
+                },
+                None if is_wanted => None,
+                None => break,
+            };
+            let (attended, adapters) = match wanted {
+                Some(wanted) => {
+                    stream = stream.select(wanted)?;
+                    let attended = attended.map(|out| out.index_select(wanted, 0)).transpose()?;
+                    (attended, &shared.wanted_adapters)
+                }
+                None => (attended, &shared.adapters),
+            };
+            let next = norm_of(index + 1);
+            let norm = match &layer.feed_forward {
+                FeedForward::Absent => next,
+                _ => layer.mlp_norm.as_ref(),
+            };
+            let attended = match (&layer.output, &attended) {
+                (Some(output), Some(out)) => {
+                    let post_norm = layer.attention_post_norm.as_ref();
+                    let deltas = adapters.deltas(index, Target::Output, (out, FusedWith::default()))?;
+                    self.add(&stream, output, out, [post_norm, norm], &deltas)?
+                }
+                _ => stream.clone(),
+            };
             let input = match self.config.parallel {
                 true => stream.input(layer.attention_norm.as_ref()),
                 false => attended.input(norm),
             };
-            let (post_norm, next) = (layer.mlp_post_norm.as_ref(), norm_of(index + 1));
+            let post_norm = layer.mlp_post_norm.as_ref();
             stream = match &layer.feed_forward {
+                FeedForward::Absent => attended,
                 FeedForward::Dense(mlp) => {
                     let deltas = adapters.deltas(index, Target::GateUp, input)?;
                     let inner = adapter::inner(mlp, input, &deltas)?;
@@ -384,8 +405,13 @@ impl Decoder {
         shared: &StepContext,
         is_wanted: bool,
     ) -> candle_core::Result<Option<Tensor>> {
-        if let Projections::Delta(delta) = &layer.attention {
-            let out = delta.forward(input, self.states.layer(layer.place), shared.sequences())?;
+        let states = || self.states.layer(layer.place);
+        let recurred = match &layer.attention {
+            Projections::Delta(delta) => Some(delta.forward(input, states(), shared.sequences())?),
+            Projections::Mamba(mamba) => Some(mamba.forward(input, states(), shared.sequences())?),
+            Projections::Plain(_) | Projections::Latent(_) | Projections::Absent => None,
+        };
+        if let Some(out) = recurred {
             return Ok(is_wanted.then_some(out));
         }
         let (queries, gates) = self.write_cache(index, layer, input, shared)?;
@@ -436,7 +462,9 @@ impl Decoder {
                 (plain.split(outputs)?, plain.bias.as_ref())
             }
             Projections::Latent(latent) => ((latent.forward(input)?, None), None),
-            Projections::Delta(_) => bail!("internal error: linear attention has no cache"),
+            Projections::Delta(_) | Projections::Mamba(_) | Projections::Absent => {
+                bail!("internal error: the layer has no cache")
+            }
         };
         if let Some(QueryKeyNorms { query, key }) = &layer.row_norms {
             (q, k) = (query.forward(&q.contiguous()?)?, key.forward(&k.contiguous()?)?);
@@ -639,7 +667,7 @@ impl StepModel for Decoder {
 
     fn adapter_targets(&self) -> Option<&AdapterTargets> {
         let takes_adapters =
-            self.task == Task::Generate && self.part.is_whole() && self.config.delta.is_none();
+            self.task == Task::Generate && self.part.is_whole() && self.config.recurrent.is_none();
         // Adapters are not applied to layers that have both a dense network and experts, or inputs of their own.
         let takes_adapters = takes_adapters && self.config.has_equal_layers() && !self.config.value_norm;
         takes_adapters.then_some(&self.adapter_targets)

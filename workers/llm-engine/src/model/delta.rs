@@ -37,7 +37,7 @@ impl DeltaAttention {
     ) -> Result<Tensor> {
         let outputs = self.products.iter().map(|product| product.forward_fused(x, with));
         let [qkv, z, b, a] = split_columns(outputs.collect::<Result<Vec<_>>>()?, self.widths)?;
-        let conv = CausalConv { x: &qkv, weight: &self.conv, states: inputs, sequences };
+        let conv = CausalConv { x: &qkv, weight: &self.conv, bias: None, states: inputs, sequences };
         let delta = GatedDelta {
             qkv: &conv.forward()?,
             a: &a,

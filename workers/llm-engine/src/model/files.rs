@@ -19,6 +19,7 @@ mod matrix;
 mod mxfp4;
 mod numbers;
 mod opened;
+pub(crate) mod python_json;
 mod quantization;
 mod safetensors;
 mod scaled;

@@ -1,7 +1,7 @@
 //! Sizes of layers that differ within a model: heads, caches that layers share, and widths.
 use anyhow::{Result, ensure};
 
-use super::config::{DecoderConfig, Fields, HeadShape};
+use super::config::{DecoderConfig, Fields, HeadShape, LayerParts, Norms};
 
 impl DecoderConfig {
     /// Returns the heads of keys and values of a layer.
@@ -22,7 +22,8 @@ impl DecoderConfig {
 
     /// Returns the layers with keys and values of their own in the cache.
     pub fn cached_layers(&self) -> impl Iterator<Item = usize> {
-        (0..self.windows.len()).filter(|layer| !self.has_delta(*layer) && !self.shares_cache(*layer))
+        let has_cache = move |layer: &usize| self.has_attention(*layer) && !self.is_recurrent(*layer);
+        (0..self.windows.len()).filter(move |layer| has_cache(layer) && !self.shares_cache(*layer))
     }
 
     /// Returns the place among [`Self::cached_layers`] of the layer whose keys and values a layer attends to: its own, or the
@@ -54,9 +55,29 @@ impl DecoderConfig {
         }
     }
 
+    /// Returns true if a layer has attention or recurrent states.
+    pub fn has_attention(&self, layer: usize) -> bool {
+        self.parts[layer] != LayerParts::FeedForward
+    }
+
+    /// Returns true if a layer has a feed-forward network.
+    pub fn has_feed_forward(&self, layer: usize) -> bool {
+        self.parts[layer] != LayerParts::Attention
+    }
+
+    /// Returns the norms of a layer. Layers with one part have the norm before attention as that of their input.
+    pub fn layer_norms(&self, layer: usize) -> Norms {
+        let [input, ..] = self.norms;
+        match self.parts[layer] {
+            LayerParts::Both => self.norms,
+            LayerParts::Attention => [input, None, None, None],
+            LayerParts::FeedForward => [None, None, input, None],
+        }
+    }
+
     /// Returns true if the projections of all layers have the same sizes.
     pub fn has_equal_layers(&self) -> bool {
-        self.full_heads.is_none() && self.shared_layers == 0
+        self.full_heads.is_none() && self.shared_layers == 0 && !self.parts.contains(&LayerParts::FeedForward)
     }
 
     /// Reads the number of last layers that share the cache of layers before them.

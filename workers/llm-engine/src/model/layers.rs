@@ -48,6 +48,8 @@ pub struct Linear {
     bias: Option<Tensor>,
     /// Input features in the order of the columns, u32 (in), if it is not theirs.
     input_order: Option<Tensor>,
+    /// Norm of the input that belongs to the layer, if there is one.
+    input_norm: Option<Norm>,
     /// Data type of the output.
     dtype: DType,
 }
@@ -55,7 +57,7 @@ pub struct Linear {
 impl Linear {
     /// Creates a layer whose outputs have type `dtype`.
     pub fn new(matrix: Matrix, bias: Option<Tensor>, dtype: DType) -> Self {
-        Self { matrix, bias, input_order: None, dtype }
+        Self { matrix, bias, input_order: None, input_norm: None, dtype }
     }
 
     /// Creates a layer of a float matrix whose outputs have type `dtype`.
@@ -73,6 +75,11 @@ impl Linear {
         Self { input_order, ..self }
     }
 
+    /// Sets a norm that the layer applies to its input, which has no other.
+    pub fn with_input_norm(self, norm: Norm) -> Self {
+        Self { input_norm: Some(norm), ..self }
+    }
+
     /// Changes the data type of the output.
     pub fn with_output(self, dtype: DType) -> Self {
         Self { dtype, ..self }
@@ -85,10 +92,11 @@ impl Linear {
 
     /// Like [`Self::forward`], fused with other operations. On a ROCm device, few rows take one launch.
     pub fn forward_fused(&self, x: &Tensor, with: FusedWith) -> Result<Tensor> {
+        let with = FusedWith { norm: with.norm.or(self.input_norm.as_ref()), ..with };
         if let Some(order) = &self.input_order {
             let x =
                 with.norm.map_or(Ok(x.clone()), |norm| norm.forward(x))?.index_select(order, D::Minus1)?;
-            let ordered = Self { input_order: None, ..self.clone() };
+            let ordered = Self { input_order: None, input_norm: None, ..self.clone() };
             return ordered.forward_fused(&x, FusedWith { norm: None, ..with });
         }
         #[cfg(feature = "rocm")]

@@ -79,7 +79,7 @@ pub fn sizes(path: &Path, device: &Device, options: LoadOptions) -> Result<Model
     let mut files = ModelFiles::open(path)?;
     let (config, declared) = read_config(&mut files)?;
     ensure!(
-        config.delta.is_none(),
+        config.recurrent.is_none(),
         "a draft model with recurrent states is not supported; use one whose layers all have attention"
     );
     let types = types(&files, declared, device, options)?;
@@ -364,6 +364,7 @@ fn read_config(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<DType>)>
             if let (None, Some(is_tied)) = (text.get(TIED), config.get(TIED)) {
                 text[TIED] = is_tied.clone();
             }
+            families::complete_hybrid(&mut text).context("config.json")?;
             let dtype = declared_type(config);
             Ok((DecoderConfig::from_json(family, &text).context("config.json")?, dtype))
         }

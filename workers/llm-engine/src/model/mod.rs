@@ -12,7 +12,8 @@
 //! | `experts` | feed-forward layers with a mixture of experts |
 //! | `latent` | projections of latent attention |
 //! | `delta` | linear attention by the gated delta rule |
-//! | `states` | recurrent states of linear attention |
+//! | `mamba` | layers of Mamba 2 |
+//! | `states` | recurrent states of linear attention and of Mamba 2 |
 //! | `stacks` | stacks of experts' matrices on a ROCm device |
 //! | `rope` | rotary position embeddings |
 //! | `cache` | paged key-value cache |
@@ -53,6 +54,7 @@ pub mod latent;
 mod layer_sizes;
 pub mod layers;
 mod loading;
+pub mod mamba;
 mod packed;
 pub mod part;
 pub mod pooling;

@@ -98,8 +98,8 @@ impl Part {
             "norms of all heads of a row together cannot be divided among {ranks} GPUs; use one GPU"
         );
         ensure!(
-            own.delta.is_none(),
-            "layers with linear attention cannot be divided among {ranks} GPUs; use one GPU"
+            own.recurrent.is_none(),
+            "layers with recurrent states cannot be divided among {ranks} GPUs; use one GPU"
         );
         ensure!(
             own.has_equal_layers() && own.layer_inputs.is_none() && !own.value_norm,

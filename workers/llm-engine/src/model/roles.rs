@@ -55,6 +55,14 @@ pub enum Role {
     DeltaNorm,
     /// Output projection of linear attention.
     DeltaOutput,
+    /// Projection to gates, x, B, C and steps of Mamba 2.
+    MambaInput,
+    /// Convolution of Mamba 2.
+    MambaConv,
+    /// Norm after the state space of Mamba 2.
+    MambaNorm,
+    /// Output projection of Mamba 2.
+    MambaOutput,
     /// Output projection of attention.
     Output,
     /// Norm after attention.
@@ -145,6 +153,10 @@ impl Role {
             Self::DeltaConv => ("linear_attn.conv1d", "ssm_conv1d"),
             Self::DeltaNorm => ("linear_attn.norm", "ssm_norm"),
             Self::DeltaOutput => ("linear_attn.out_proj", "ssm_out"),
+            Self::MambaInput => ("mamba.in_proj", "ssm_in"),
+            Self::MambaConv => ("mamba.conv1d", "ssm_conv1d"),
+            Self::MambaNorm => ("mamba.norm", "ssm_norm"),
+            Self::MambaOutput => ("mamba.out_proj", "ssm_out"),
             Self::Output => ("self_attn.o_proj", "attn_output"),
             Self::AttentionPostNorm => ("post_attention_layernorm", "post_attention_norm"),
             Self::MlpNorm => ("post_attention_layernorm", "ffn_norm"),

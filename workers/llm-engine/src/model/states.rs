@@ -1,14 +1,14 @@
-//! Recurrent states of layers with linear attention: slots that are allocated once and written in place.
+//! Recurrent states: slots that are allocated once and written in place.
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::fused::write_rows;
 
-use super::config::{DecoderConfig, DeltaConfig};
+use super::config::{DecoderConfig, RecurrentConfig};
 
 /// Default number of sequences for which there are states.
 const DEFAULT_SEQUENCES: usize = 64;
 
-/// States of all layers with linear attention.
+/// States of all layers that have them.
 pub struct States {
     /// Last inputs of the convolution, (slots, rows, channels) in the data type of the hidden states, and matrices of the
     /// heads, f32 (slots, heads, value width, key width), of each layer.
@@ -18,12 +18,12 @@ pub struct States {
 
 /// Returns the size of a sequence's states in all layers, in bytes; 0 if there are no such layers.
 pub fn slot_bytes(config: &DecoderConfig, dtype: DType) -> usize {
-    let bytes = |delta: &DeltaConfig| {
-        let inputs = (delta.conv_width - 1) * delta.channels() * dtype.size_in_bytes();
-        let matrices = delta.values() * delta.key_width * DType::F32.size_in_bytes();
-        delta.layers.iter().filter(|is_delta| **is_delta).count() * (inputs + matrices)
+    let bytes = |sizes: &RecurrentConfig| {
+        let inputs = (sizes.conv_width - 1) * sizes.channels() * dtype.size_in_bytes();
+        let matrices = sizes.values() * sizes.key_width * DType::F32.size_in_bytes();
+        sizes.layers.iter().filter(|is_recurrent| **is_recurrent).count() * (inputs + matrices)
     };
-    config.delta.as_ref().map_or(0, bytes)
+    config.recurrent.as_ref().map_or(0, bytes)
 }
 
 /// Returns the number of slots in a cache of `bytes`, of which states take at most half: one for each of `sequences`, and half
@@ -60,14 +60,14 @@ impl States {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Self> {
-        let Some(delta) = config.delta.as_ref().filter(|_| slots > 0) else {
+        let Some(sizes) = config.recurrent.as_ref().filter(|_| slots > 0) else {
             return Ok(Self { layers: Vec::new(), slots: 0 });
         };
-        let inputs = (slots, delta.conv_width - 1, delta.channels());
-        let matrices = (slots, delta.value_heads, delta.value_width, delta.key_width);
+        let inputs = (slots, sizes.conv_width - 1, sizes.channels());
+        let matrices = (slots, sizes.value_heads, sizes.value_width, sizes.key_width);
         let layer =
             || Ok([Tensor::zeros(inputs, dtype, device)?, Tensor::zeros(matrices, DType::F32, device)?]);
-        let layers = delta.layers.iter().filter(|is_delta| **is_delta).map(|_| layer());
+        let layers = sizes.layers.iter().filter(|is_recurrent| **is_recurrent).map(|_| layer());
         Ok(Self { layers: layers.collect::<candle_core::Result<_>>()?, slots })
     }
 
@@ -76,7 +76,7 @@ impl States {
         (self.slots > 0).then_some(self.slots)
     }
 
-    /// Returns the states of a layer, counted among those with linear attention.
+    /// Returns the states of a layer, counted among those that have them.
     pub fn layer(&self, layer: usize) -> &[Tensor; 2] {
         &self.layers[layer]
     }

@@ -19,6 +19,7 @@ use super::roles::Role;
 mod delta;
 mod experts;
 mod latent;
+mod mamba;
 
 /// Elements of a tensor that are read together.
 #[derive(Clone, Debug)]
@@ -110,7 +111,13 @@ impl<'a> Weights<'a> {
 
     /// Replaces the names of some roles in safetensors.
     pub fn with_names(self, names: &'static [(Role, &'static str)]) -> Self {
-        Self { names, ..self }
+        let own = names.iter().find(|(role, _)| *role == Role::Embedding);
+        let own = own.map(|(_, embedding)| format!("{embedding}.weight"));
+        let prefix = match (&self.prefix, own) {
+            (Some(_), Some(embedding)) => self.prefix_of(&embedding),
+            _ => None,
+        };
+        Self { names, prefix: prefix.or(self.prefix), ..self }
     }
 
     /// Returns the full name of a layer's tensor, from its names in safetensors and in GGUF.

@@ -7,6 +7,7 @@ use serde_json::Value;
 use tokenizers::Tokenizer;
 
 use super::{ChatTemplate, TextCodec};
+use crate::model::files::python_json;
 
 impl TextCodec {
     /// Loads tokenizer.json and, where present, tokenizer_config.json, chat_template.jinja,
@@ -67,7 +68,7 @@ fn token_text(token: &Value) -> Option<&str> {
 /// Reads a JSON file. Returns null if it does not exist.
 fn json(folder: &Path, name: &str) -> Result<Value> {
     let Some(text) = read(folder, name)? else { return Ok(Value::Null) };
-    serde_json::from_str(&text).with_context(|| format!("{} is not JSON", folder.join(name).display()))
+    python_json::parse(&text).with_context(|| format!("{} is not JSON", folder.join(name).display()))
 }
 
 fn read(folder: &Path, name: &str) -> Result<Option<String>> {

@@ -46,6 +46,23 @@ const NAMES: &[(&str, &str)] = &[
     ("post_feedforward_layernorm_1.", "post_ffw_norm_1."),
     ("pre_feedforward_layernorm_2.", "pre_ffw_norm_2."),
     ("post_feedforward_layernorm_2.", "post_ffw_norm_2."),
+    ("backbone.embeddings.", "token_embd."),
+    ("backbone.norm_f.", "output_norm."),
+    ("backbone.layers.", "blk."),
+    ("mixer.", "mamba."),
+    ("mamba.in_proj.", "ssm_in."),
+    ("mamba.conv1d.", "ssm_conv1d."),
+    ("mamba.A_log", "ssm_a"),
+    ("mamba.D", "ssm_d"),
+    ("mamba.dt_bias", "ssm_dt.bias"),
+    ("mamba.norm.", "ssm_norm."),
+    ("mamba.out_proj.", "ssm_out."),
+    ("mamba.q_proj.", "attn_q."),
+    ("mamba.k_proj.", "attn_k."),
+    ("mamba.v_proj.", "attn_v."),
+    ("mamba.o_proj.", "attn_output."),
+    ("mamba.up_proj.", "ffn_up."),
+    ("mamba.down_proj.", "ffn_down."),
     ("model.norm.", "output_norm."),
     ("lm_head.", "output."),
     ("model.layers.", "blk."),
@@ -131,19 +148,20 @@ fn stacks(weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
     all.into_iter().map(stacked).collect()
 }
 
-/// Splits stacks of gate and up, and those of the shared expert.
-fn halves(name: &str, tensor: &Tensor) -> Option<[(String, Tensor); 2]> {
+/// Splits stacks of gate and up, and those of the shared expert, which is the only network of dense hybrids.
+fn halves(name: &str, tensor: &Tensor, config: &Value) -> Option<[(String, Tensor); 2]> {
     let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
     let end = match rest {
-        "block_sparse_moe.input_linear.weight" => "exps",
-        "shared_mlp.input_linear.weight" => "shexp",
+        "block_sparse_moe.input_linear.weight" => "_exps",
+        "shared_mlp.input_linear.weight" if config["num_local_experts"] == 0 => "",
+        "shared_mlp.input_linear.weight" => "_shexp",
         _ => return None,
     };
     let rows = tensor.rank() - 2;
     let half = tensor.dims()[rows] / 2;
     let part = |start, part| {
         let half = tensor.narrow(rows, start, half).unwrap().force_contiguous().unwrap();
-        (format!("blk.{layer}.ffn_{part}_{end}.weight"), half)
+        (format!("blk.{layer}.ffn_{part}{end}.weight"), half)
     };
     Some([part(0, "gate"), part(half, "up")])
 }
@@ -183,6 +201,17 @@ fn linear_attention(name: &str, tensor: &Tensor, size: impl Fn(&str) -> usize) -
     }
 }
 
+/// Adds dimensions of size 1 to the factors of heads of Mamba 2, converts them, and divides the norm into groups.
+fn mamba(name: &str, tensor: &Tensor, groups: usize) -> Tensor {
+    match name.rsplit_once(".ssm_").map(|(_, part)| part) {
+        Some("a") => tensor.exp().unwrap().neg().unwrap().unsqueeze(1).unwrap(),
+        Some("d") => tensor.unsqueeze(1).unwrap(),
+        Some("conv1d.weight") => tensor.squeeze(1).unwrap(),
+        Some("norm.weight") => tensor.reshape((groups, ())).unwrap(),
+        _ => tensor.clone(),
+    }
+}
+
 /// Converts tensors as llama.cpp does: renames them, adds 1 to the norms of Gemma and Nemotron, permutes the rows of queries and
 /// keys, and stacks experts.
 pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
@@ -206,10 +235,20 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         if is_hybrid {
             tensor = linear_attention(&to, &tensor, number);
         }
+        let groups = config["mamba_n_groups"].as_u64().or(config["n_groups"].as_u64());
+        if let Some(groups) = groups {
+            tensor = mamba(&to, &tensor, groups as usize);
+        }
+        if arch == "nemotron_h" {
+            to = to.replace(".norm.", ".attn_norm.");
+        }
+        if config["num_local_experts"] == 0 {
+            to = to.replace("ffn_down_shexp.", "ffn_down.");
+        }
         if adds_one || (is_hybrid && to.ends_with("norm.weight") && !to.contains("ssm_norm")) {
             tensor = (tensor + 1.0).unwrap();
         }
-        if ["llama", "granite", "granitemoe", "smollm3", "arcee"].contains(&arch)
+        if ["llama", "granite", "granitemoe", "granitehybrid", "smollm3", "arcee"].contains(&arch)
             && (to.contains("attn_q.") || to.contains("attn_k."))
         {
             let heads = if to.contains("attn_q.") { "num_attention_heads" } else { "num_key_value_heads" };
@@ -233,11 +272,11 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
             tensors.insert(format!("{into}.weight"), Tensor::stack(&matrices, 0).unwrap());
         }
     }
-    tensors.extend(weights.iter().filter_map(|(name, tensor)| halves(name, tensor)).flatten());
+    tensors.extend(weights.iter().filter_map(|(name, tensor)| halves(name, tensor, config)).flatten());
     tensors.extend(weights.iter().filter_map(|(name, tensor)| expansions(name, tensor, config)).flatten());
     let is_split = |name: &str, tensor| {
         let is_stacked = expert(name).is_some() || name.starts_with("model.altup_");
-        is_stacked || halves(name, tensor).is_some() || name.contains("kv_b_proj")
+        is_stacked || halves(name, tensor, config).is_some() || name.contains("kv_b_proj")
     };
     tensors.extend(weights.iter().filter(|(name, tensor)| !is_split(name, tensor)).map(convert));
     if config["model_type"] == "gemma4_text" {
@@ -285,8 +324,11 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
     let magnitude = magnitude.or(config["rope_scaling"]["short_mscale"].as_f64());
     let original = config["rope_scaling"]["original_max_position_embeddings"].as_u64();
     let experts = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
-    let experts = experts.iter().find_map(|key| whole(key));
-    let values = config["linear_num_value_heads"].as_u64().zip(config["linear_value_head_dim"].as_u64());
+    // Configurations of Nemotron-H have numbers of experts even if no layer has them.
+    let experts = experts.iter().find_map(|key| whole(key)).filter(|_| arch != "nemotron_h");
+    let first = |names: [&str; 3]| names.into_iter().find_map(|name| config[name].as_u64());
+    let state_heads = first(["linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"]);
+    let values = state_heads.zip(first(["linear_value_head_dim", "mamba_d_head", "mamba_head_dim"]));
     let values = values.map(|(heads, width)| Metadatum::U32((heads * width) as u32));
     // Entries of each layer.
     let kinds = || config["layer_types"].as_array().into_iter().flatten();
@@ -306,6 +348,16 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         let field = if has_window[layer] { "num_key_value_heads" } else { "num_global_key_value_heads" };
         Metadatum::U32(size(field))
     });
+    // Kinds of layers of hybrids with Mamba 2, in which other layers than attention have no heads of keys.
+    let layers = config["layers_block_type"].as_array().or(config["layer_types"].as_array());
+    let layers = layers.filter(|_| arch == "granitehybrid" || arch == "nemotron_h");
+    let sizes_of_kind = |kind: &str, size: u32| {
+        let of_layer = |layer: &Value| Metadatum::U32(if layer == kind { size } else { 0 });
+        layers.map(|layers| Metadatum::Array(layers.iter().map(of_layer).collect()))
+    };
+    let networks = sizes_of_kind("mlp", size("intermediate_size")).filter(|_| arch == "nemotron_h");
+    let is_rotated = config["position_embedding_type"] == "rope";
+    let state_size = |names| first(names).map(|size| Metadatum::U32(size as u32));
     let has_full_heads = config["num_global_key_value_heads"].is_u64();
     let full_width = whole("global_head_dim");
     let own_width = full_width.is_some().then_some(Metadatum::U32(width as u32));
@@ -329,8 +381,8 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("activation_sparsity_scale", limits),
         ("rope.freq_base_swa", local_theta.map(|theta| Metadatum::F32(theta as f32))),
         ("embedding_length", whole("hidden_size")),
-        ("feed_forward_length", widths.filter(|_| is_layered).or(whole("intermediate_size"))),
-        ("block_count", whole("num_hidden_layers")),
+        ("feed_forward_length", widths.filter(|_| is_layered).or(networks).or(whole("intermediate_size"))),
+        ("block_count", whole("num_hidden_layers").or(layers.map(|all| Metadatum::U32(all.len() as u32)))),
         ("context_length", whole("max_position_embeddings")),
         ("expert_count", experts),
         ("expert_shared_count", whole("n_shared_experts").or(whole("moe_num_shared_experts"))),
@@ -354,20 +406,24 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("attention.head_count", whole("num_attention_heads")),
         (
             "attention.head_count_kv",
-            of_latent(4).or(key_heads.filter(|_| has_full_heads)).or(whole("num_key_value_heads")),
+            of_latent(4)
+                .or(key_heads.filter(|_| has_full_heads))
+                .or(sizes_of_kind("full_attention", size("num_key_value_heads")))
+                .or(whole("num_key_value_heads")),
         ),
         ("attention.key_length", of_latent(0).or(full_width.clone()).or(Some(Metadatum::U32(width as u32)))),
         ("attention.value_length", of_latent(1).or(Some(Metadatum::U32(width as u32)))),
-        ("attention.layer_norm_rms_epsilon", float("rms_norm_eps")),
+        ("attention.layer_norm_rms_epsilon", float("rms_norm_eps").or(float("layer_norm_epsilon"))),
         (
             "attention.layer_norm_epsilon",
             float("layer_norm_eps").or(float("norm_epsilon")).or(float("norm_eps")),
         ),
         ("full_attention_interval", Some(Metadatum::U32(4)).filter(|_| arch.starts_with("qwen35"))),
-        ("ssm.conv_kernel", whole("linear_conv_kernel_dim")),
-        ("ssm.state_size", whole("linear_key_head_dim")),
-        ("ssm.group_count", whole("linear_num_key_heads")),
-        ("ssm.time_step_rank", whole("linear_num_value_heads")),
+        ("ssm.conv_kernel", state_size(["linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel"])),
+        ("ssm.state_size", state_size(["linear_key_head_dim", "mamba_d_state", "ssm_state_size"])),
+        ("ssm.group_count", state_size(["linear_num_key_heads", "mamba_n_groups", "n_groups"])),
+        ("ssm.time_step_rank", state_heads.map(|heads| Metadatum::U32(heads as u32))),
+        ("rope.scaling.finetuned", layers.map(|_| Metadatum::Bool(is_rotated))),
         ("ssm.inner_size", values),
         ("attention.scale", float("attention_multiplier")),
         ("embedding_scale", float("embedding_multiplier")),

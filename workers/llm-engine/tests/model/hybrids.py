@@ -1,4 +1,4 @@
-"""Writes tiny random models with linear attention in most layers, with the logits of transformers.
+"""Writes tiny random models with recurrent states in most layers, with the logits of transformers.
 
     pip install transformers==5.24.0 torch
     python3 hybrids.py data [NAME ...]
@@ -8,6 +8,10 @@ Logits are computed on the CPU in f32. Weights are exact in f16.
 import torch
 from mixtures import SIZES, logits_of, randomized, save, texts, write_all
 from transformers import (
+    GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM,
+    NemotronHConfig,
+    NemotronHForCausalLM,
     Qwen3_5ForCausalLM,
     Qwen3_5MoeForCausalLM,
     Qwen3_5MoeTextConfig,
@@ -30,7 +34,53 @@ EXPERTS = dict(
 )
 SECTIONS = dict(mrope_interleaved=True, mrope_section=[2, 1, 1], rope_type="default", rope_theta=1e4)
 MROPE = dict(SECTIONS, partial_rotary_factor=0.25)
+# All of Granite's multipliers differ from 1.
+GRANITE = dict(
+    {key: value for key, value in SIZES.items() if key != "num_hidden_layers"},
+    num_hidden_layers=4,
+    attention_multiplier=0.2,
+    embedding_multiplier=5.0,
+    logits_scaling=3.0,
+    residual_multiplier=0.3,
+    shared_intermediate_size=64,
+    mamba_n_heads=4,
+    mamba_d_state=16,
+    mamba_d_head=16,
+    layer_types=["mamba", "attention", "mamba", "mamba"],
+)
 MODELS = {
+    # A group of heads has the norm in the output projection; several have it before.
+    "granite4": (
+        GraniteMoeHybridForCausalLM,
+        GraniteMoeHybridConfig(**GRANITE, num_local_experts=0, num_experts_per_tok=0),
+    ),
+    "granite4-moe": (
+        GraniteMoeHybridForCausalLM,
+        GraniteMoeHybridConfig(
+            **{**GRANITE, "num_hidden_layers": 3, "layer_types": ["attention", "mamba", "mamba"]},
+            num_local_experts=5,
+            num_experts_per_tok=2,
+            mamba_n_groups=2,
+            mamba_conv_bias=False,
+            mamba_proj_bias=True,
+            time_step_limit=(0.3, 1.5),
+            position_embedding_type="rope",
+        ),
+    ),
+    # The last layer has no attention, and the one before it is a network only.
+    "nemotron-h": (
+        NemotronHForCausalLM,
+        NemotronHConfig(
+            **{key: value for key, value in SIZES.items() if key != "num_hidden_layers"},
+            head_dim=32,
+            layers_block_type=["mamba", "mlp", "mamba", "attention", "mlp", "mamba"],
+            ssm_state_size=16,
+            mamba_num_heads=4,
+            mamba_head_dim=24,
+            n_groups=2,
+            time_step_min=0.2,
+        ),
+    ),
     # The first layer has attention, and the last one none.
     "qwen3-next": (
         Qwen3NextForCausalLM,
@@ -68,10 +118,12 @@ def write(folder, model, config, seed):
         gaps.append((ordered[:, used - 1] - ordered[:, used]).min().item())
 
     for name, module in model.named_modules():
-        if name.endswith("mlp.gate"):
+        if name.endswith(("mlp.gate", "block_sparse_moe.router")):
             module.register_forward_hook(note_gap)
     for name, values in model.named_parameters():
-        if name.endswith("A_log"):
+        if name.endswith(".D"):
+            values.data += 1
+        elif name.endswith("A_log"):
             # States that last for the whole text, and states that last for a few tokens.
             values.data = ((torch.randn(values.shape, generator=random) - 2) * 512).round() / 512
         elif name.endswith(("q_norm.weight", "k_norm.weight")):

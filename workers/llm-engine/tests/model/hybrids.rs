@@ -1,4 +1,4 @@
-//! Models with linear attention in most layers: logits of transformers (see `hybrids.py`), recurrent states, and broken files.
+//! Models with recurrent states in most layers: logits of transformers (see `hybrids.py`), recurrent states, and broken files.
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -12,7 +12,9 @@ use super::broken::assert_rejected;
 use super::checkpoints::{check_file, check_logits, check_quantized, checkpoint, data};
 #[cfg(feature = "rocm-emulator")]
 use super::steps::load_with;
-use super::steps::{Runner, close, device, load, load_on_cpu, tolerance};
+use super::steps::{
+    LENGTHS, Runner, close, device, load, load_on_cpu, reference_on_cpu, run_on_cpu, tolerance,
+};
 use super::{gguf, reference};
 
 /// Formats of linear attention: the convolution in f32, as in published files, and projections in others than f16. Models as
@@ -22,6 +24,16 @@ const LINEAR: &[(&str, GgmlDType)] = &[
     ("attn_gate.weight", GgmlDType::Q5_0),
     ("ssm_beta.weight", GgmlDType::Q8_0),
     ("ssm_out.weight", GgmlDType::Q8_0),
+];
+
+/// Formats of Mamba 2: what converters keep in f32, and projections in others than f16.
+const MAMBA: &[(&str, GgmlDType)] = &[
+    ("ssm_conv1d.weight", GgmlDType::F32),
+    ("ssm_a", GgmlDType::F32),
+    ("ssm_d", GgmlDType::F32),
+    ("ssm_norm.weight", GgmlDType::F32),
+    ("ssm_in.weight", GgmlDType::Q8_0),
+    ("ffn_up.weight", GgmlDType::Q5_0),
 ];
 
 #[test]
@@ -39,6 +51,37 @@ fn qwen3_5() {
 fn qwen3_5_moe() {
     check_logits("qwen3.5-moe", Some("qwen35moe"));
     check_quantized("qwen3.5-moe", "qwen35moe", GgmlDType::F16, &LINEAR[..2]);
+}
+
+#[test]
+fn granite4() {
+    check_logits("granite4", Some("granitehybrid"));
+    check_quantized("granite4", "granitehybrid", GgmlDType::F16, MAMBA);
+}
+
+/// Several groups of heads, limits of steps, biases of projections, none of the convolution, and rotated attention.
+#[test]
+fn granite4_moe() {
+    check_logits("granite4-moe", None);
+    check_gguf_without_limits("granite4-moe", "granitehybrid", ("time_step_limit", Value::Null));
+}
+
+#[test]
+fn nemotron_h() {
+    check_logits("nemotron-h", None);
+    check_gguf_without_limits("nemotron-h", "nemotron_h", ("time_step_min", json!(0.0)));
+}
+
+/// Compares a GGUF file, whose metadata has no limits of steps, with safetensors that have none.
+fn check_gguf_without_limits(name: &str, arch: &str, (field, value): (&str, Value)) {
+    let (mut config, weights) = checkpoint(name);
+    config[field] = value;
+    let [folder, gguf_folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    reference::write(folder.path(), &config, &weights, 1);
+    let (metadata, tensors) = (gguf::metadata(arch, &config), gguf::convert(arch, &config, &weights));
+    let path = gguf::write(gguf_folder.path(), &metadata, &tensors, GgmlDType::F32, &[]);
+    let runner = Runner::new(load_on_cpu(&path), &LENGTHS);
+    run_on_cpu(runner, &mut reference_on_cpu(folder.path()));
 }
 
 /// Writes a checkpoint with the names and the configuration of published models, whose files also contain a vision model, and

@@ -6,11 +6,12 @@ use super::altup::StreamLayer;
 use super::inputs::LayerInput;
 use super::mixed::DenseAndExperts;
 use crate::model::attention::Scoring;
-use crate::model::config::{DecoderConfig, QueryKeyNorm};
+use crate::model::config::{DecoderConfig, QueryKeyNorm, Recurrence};
 use crate::model::delta::DeltaAttention;
 use crate::model::experts::{Experts, mlp};
 use crate::model::latent::LatentProjections;
 use crate::model::layers::{GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue};
+use crate::model::mamba::MambaMixer;
 use crate::model::part::TensorRows;
 use crate::model::roles::Role;
 use crate::model::weights::Weights;
@@ -19,14 +20,15 @@ use crate::model::weights::Weights;
 pub(super) struct Layer {
     pub(super) attention_norm: Option<Norm>,
     pub(super) attention: Projections,
-    /// Number of layers before it of the same kind: with linear attention, or with a cache. For a layer that shares a cache,
+    /// Number of layers before it of the same kind: with recurrent states, or with a cache. For a layer that shares a cache,
     /// it is that of the other layer.
     pub(super) place: usize,
     /// Norms of each head of queries and keys.
     pub(super) head_norms: Option<QueryKeyNorms>,
     /// Norms of all heads of a row together.
     pub(super) row_norms: Option<QueryKeyNorms>,
-    pub(super) output: Linear,
+    /// Output projection of attention; `None` if the layer has only a feed-forward network.
+    pub(super) output: Option<Linear>,
     pub(super) attention_post_norm: Option<Norm>,
     pub(super) mlp_norm: Option<Norm>,
     pub(super) feed_forward: FeedForward,
@@ -48,37 +50,57 @@ pub(super) struct Layer {
     pub(super) rotary_table: usize,
 }
 
-/// Projections before attention, or linear attention.
+/// Projections before attention, or what computes recurrent states instead.
 pub(super) enum Projections {
+    /// The layer has only a feed-forward network.
+    Absent,
     Plain(QueryKeyValue),
     Latent(Box<LatentProjections>),
     Delta(Box<DeltaAttention>),
+    Mamba(Box<MambaMixer>),
 }
 
 /// Feed-forward layer of a decoder.
 pub(super) enum FeedForward {
+    /// The layer has only attention or recurrent states.
+    Absent,
     Dense(Mlp),
     Experts(Box<Experts>),
     Mixed(Box<DenseAndExperts>),
 }
 
 impl Layer {
+    /// Returns the norm of the layer's input.
+    pub(super) fn input_norm(&self) -> Option<&Norm> {
+        match &self.attention {
+            Projections::Absent => self.mlp_norm.as_ref(),
+            _ => self.attention_norm.as_ref(),
+        }
+    }
+
     /// Loads layer number `index`.
     pub(super) fn load(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<Self> {
         let (hidden, heads) = (config.hidden, config.head_shape(index));
         let (head_dim, shares_cache) = (heads.width, config.shares_cache(index));
         let at = Some(index);
         let kind = (config.norm_kind, config.norm_eps);
-        let norms =
-            config.norms.map(|part| part.map(|part| weights.norm(at, part, hidden, kind)).transpose());
+        let norms = config.layer_norms(index);
+        let norms = norms.map(|part| part.map(|part| weights.norm(at, part, hidden, kind)).transpose());
         let [attention_norm, attention_post_norm, mlp_norm, mlp_post_norm] = norms;
         let (queries, keys) = (config.heads * head_dim, heads.kv_width());
-        let delta = config.delta.as_ref().filter(|delta| delta.layers[index]);
-        let attention = match (delta, config.latent) {
-            (Some(delta), _) => {
-                let delta = weights.delta_attention(index, delta, hidden, config.norm_eps)?;
-                Projections::Delta(Box::new(delta))
-            }
+        let recurrent = config.recurrent.as_ref().filter(|recurrent| recurrent.layers[index]);
+        let attention = match (recurrent, config.latent) {
+            (Some(sizes), _) => match &sizes.kind {
+                Recurrence::GatedDelta { is_grouped } => {
+                    let sizes = (sizes, *is_grouped);
+                    let delta = weights.delta_attention(index, sizes, hidden, config.norm_eps)?;
+                    Projections::Delta(Box::new(delta))
+                }
+                Recurrence::Selective(options) => {
+                    Projections::Mamba(Box::new(weights.mamba_mixer(index, (sizes, options), hidden)?))
+                }
+            },
+            (None, _) if !config.has_attention(index) => Projections::Absent,
             (None, Some(latent)) => {
                 let latent = weights.latent_projections(index, latent, [hidden, config.heads], kind)?;
                 Projections::Latent(Box::new(latent))
@@ -93,16 +115,22 @@ impl Layer {
             };
             Ok(Some(QueryKeyNorms { query, key }))
         };
-        let (head_norms, row_norms) = match config.qk_norm.filter(|_| delta.is_none()) {
+        let has_cache = recurrent.is_none() && config.has_attention(index);
+        let (head_norms, row_norms) = match config.qk_norm.filter(|_| has_cache) {
             Some(QueryKeyNorm::Heads) => (qk_norms([head_dim; 2])?, None),
             Some(QueryKeyNorm::Rows) => (None, qk_norms([queries, keys])?),
             None => (None, None),
         };
         let output_width = config.latent.map_or(queries, |latent| config.heads * latent.value);
-        let output = match delta {
-            Some(delta) => weights.delta_output(index, delta, hidden)?,
+        let output = match recurrent.map(|sizes| (sizes, &sizes.kind)) {
+            _ if !config.has_attention(index) => None,
+            Some((sizes, Recurrence::GatedDelta { .. })) => Some(weights.delta_output(index, sizes, hidden)?),
+            Some((sizes, Recurrence::Selective(options))) => {
+                Some(weights.mamba_output(index, (sizes, options), hidden)?)
+            }
             None => {
-                weights.linear_of_columns(at, Role::Output, [hidden, output_width], config.output_bias)?
+                let shape = [hidden, output_width];
+                Some(weights.linear_of_columns(at, Role::Output, shape, config.output_bias)?)
             }
         };
         let sinks = match config.sinks {
@@ -111,6 +139,7 @@ impl Layer {
         };
         let experts = config.experts.as_ref().filter(|experts| !experts.dense_layers[index]);
         let feed_forward = match experts {
+            _ if !config.has_feed_forward(index) => FeedForward::Absent,
             Some(experts) if experts.beside_dense => {
                 let dense = dense(config, weights, index)?;
                 let mixed = DenseAndExperts::load(config, experts, dense, weights, index)?;
@@ -126,8 +155,8 @@ impl Layer {
         Ok(Self {
             attention_norm: attention_norm?,
             attention,
-            place: match delta {
-                Some(_) => (0..index).filter(|other| config.has_delta(*other)).count(),
+            place: match recurrent {
+                Some(_) => (0..index).filter(|other| config.is_recurrent(*other)).count(),
                 None => config.cache_place(index),
             },
             head_norms,

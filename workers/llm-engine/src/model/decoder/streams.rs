@@ -60,12 +60,14 @@ fn computed(
     predictions: &Tensor,
     normed: &Tensor,
 ) -> Result<Tensor> {
-    let FeedForward::Dense(mlp) = &layer.feed_forward else { bail!("internal error: streams with experts") };
+    let (FeedForward::Dense(mlp), Some(output)) = (&layer.feed_forward, &layer.output) else {
+        bail!("internal error: streams with experts, or without attention")
+    };
     let norms = [&layer.attention_post_norm, &layer.mlp_norm, &layer.mlp_post_norm];
     let [Some(post_norm), Some(mlp_norm), Some(mlp_post_norm)] = norms else {
         bail!("internal error: streams without norms")
     };
-    let attended = post_norm.forward(&layer.output.forward(attended)?)?;
+    let attended = post_norm.forward(&output.forward(attended)?)?;
     let sum = ((own.active(predictions)? + attended)? + own.residual(normed)?)?;
     let sum = (sum * 0.5f64.sqrt())?;
     let out = mlp.down.forward(&own.inner(mlp, &mlp_norm.forward(&sum)?)?)?;

@@ -54,6 +54,7 @@ const METADATA: &[(&str, &str)] = &[
     ("residual_scale", "residual_multiplier"),
     ("logit_scale", "logit_scale"),
     ("logit_scale", "logits_scaling"),
+    ("rope.scaling.finetuned", "rope_finetuned"),
     ("rope.freq_base", "rope_theta"),
     ("rope.freq_base_swa", "rope_local_base_freq"),
     ("rope.local_freq_base", "rope_local_base_freq"),
@@ -61,7 +62,7 @@ const METADATA: &[(&str, &str)] = &[
 ];
 
 /// Architectures whose converter reorders the rows of queries and keys so that neighboring elements rotate together.
-const INTERLEAVED: &[&str] = &["llama", "granite", "granitemoe", "smollm3", "arcee"];
+const INTERLEAVED: &[&str] = &["llama", "granite", "granitemoe", "granitehybrid", "smollm3", "arcee"];
 
 /// Architectures and layer counts of the 27B models, which scale scores by hidden size / heads.
 const GEMMA_27B: &[(&str, u64)] = &[("gemma2", 46), ("gemma3", 62)];
@@ -148,7 +149,18 @@ pub fn from_gguf(
     if let Some((values, heads)) = values {
         config.insert("linear_value_head_dim".into(), json!((values / heads) as u64));
     }
+    // Without a factor of scores, it is that of most families.
+    if let Some(width) = width(&config) {
+        config.entry("attention_multiplier").or_insert(json!(width.powf(-0.5)));
+    }
+    // What llama.cpp assumes.
+    config.entry("rope_finetuned").or_insert(json!(true));
     // The metadata does not tell these.
+    let in_any_layer = |part: &str| json!(content.tensor_infos.keys().any(|name| name.ends_with(part)));
+    config.insert("mamba_conv_bias".into(), in_any_layer(".ssm_conv1d.bias"));
+    config.insert("mamba_proj_bias".into(), in_any_layer(".ssm_in.bias"));
+    config.insert("time_step_min".into(), json!(0.0));
+    config.insert("separate_gate".into(), in_any_layer(".ffn_gate.weight"));
     let has = |tensor: &str| json!(content.tensor_infos.contains_key(tensor));
     config.insert("tie_word_embeddings".into(), json!(!content.tensor_infos.contains_key("output.weight")));
     config.insert("qkv_bias".into(), has("blk.0.attn_q.bias"));
@@ -180,11 +192,25 @@ fn layers_of_arrays(content: &Content, arch: &str, config: &mut Map<String, Valu
     {
         full.insert("head_dim".into(), width);
     }
-    if let Some(heads) = array("attention.head_count_kv") {
+    // Layers without heads of keys have recurrent states, or only a feed-forward network.
+    let key_heads = array("attention.head_count_kv");
+    let has_other_layers = key_heads.iter().flatten().any(|heads| *heads == 0);
+    let networks = array("feed_forward_length").filter(|_| has_other_layers);
+    if let Some(heads) = key_heads.as_ref().filter(|_| has_other_layers) {
+        let kind = |(layer, heads): (usize, &Value)| match networks.as_ref().map(|widths| widths.get(layer)) {
+            Some(Some(width)) if *width != 0 => "mlp",
+            _ if *heads == 0 => "linear_attention",
+            _ => "full_attention",
+        };
+        config.insert("layer_types".into(), heads.iter().enumerate().map(kind).collect());
+    }
+    if let Some(heads) = key_heads {
         let kinds = has_window.clone().unwrap_or_else(|| vec![true; heads.len()]);
         for (kind, fields) in [(true, &mut *config), (false, &mut full)] {
-            let of_kind =
-                || heads.iter().zip(&kinds).filter(|(_, own)| **own == kind).map(|(count, _)| count);
+            let of_kind = || {
+                let own = heads.iter().zip(&kinds).filter(|(_, own)| **own == kind);
+                own.map(|(count, _)| count).filter(|count| **count != 0)
+            };
             if let Some(count) = of_kind().next() {
                 ensure!(
                     of_kind().all(|other| other == count),
@@ -198,7 +224,8 @@ fn layers_of_arrays(content: &Content, arch: &str, config: &mut Map<String, Valu
     if !full.is_empty() {
         config.insert("per_layer_config".into(), json!({"full_attention": full}));
     }
-    if let Some(widths) = array("feed_forward_length") {
+    if let Some(mut widths) = array("feed_forward_length") {
+        widths.retain(|width| !has_other_layers || *width != 0);
         let (first, last) = (widths.first().and_then(Value::as_u64), widths.last().and_then(Value::as_u64));
         let shared = config.get("num_kv_shared_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
         let own = widths.len().saturating_sub(shared);

@@ -88,13 +88,12 @@ pub(super) const FAMILIES: &[Family] = &[
             "attention_multiplier": 1.0, "num_experts_per_tok": 2, "num_experts": 8}"#,
         windowed_layers: no_layers,
         experts: Some(|fields| {
-            let experts = ExpertsConfig::from_fields(fields, &GRANITE_NAMES, "intermediate_size")?;
+            let experts = granite_experts(fields)?;
             let shared = match fields.size("shared_intermediate_size")? {
                 Some(width) => Some(width),
                 None => fields.size("shared_expert_intermediate_size")?,
             };
-            let shared_intermediate = shared.filter(|width| *width > 0);
-            Ok(ExpertsConfig { routing: Routing::ChosenSoftmax, shared_intermediate, ..experts })
+            Ok(ExpertsConfig { shared_intermediate: shared.filter(|width| *width > 0), ..experts })
         }),
         configure: granite,
     },
@@ -190,6 +189,12 @@ pub(super) const FAMILIES: &[Family] = &[
         configure: ernie,
     },
 ];
+
+/// Reads the experts of Granite.
+pub(super) fn granite_experts(fields: &Fields) -> Result<ExpertsConfig> {
+    let experts = ExpertsConfig::from_fields(fields, &GRANITE_NAMES, "intermediate_size")?;
+    Ok(ExpertsConfig { routing: Routing::ChosenSoftmax, ..experts })
+}
 
 /// Reads the experts of ERNIE, whose fields have names of their own in config.json.
 fn ernie_experts(fields: &Fields) -> Result<ExpertsConfig> {

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::format::Format;
+use super::python_json;
 use super::tensor_info::{Encoding, TensorInfo};
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -75,7 +76,7 @@ pub(super) fn header(file: &mut File, number: usize) -> Result<Vec<(String, Tens
 /// Returns an error that names the file if it cannot be read or is no JSON.
 pub(super) fn json(path: &Path) -> Result<Value> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))
+    python_json::parse(&text).with_context(|| format!("{} is no JSON", path.display()))
 }
 
 /// Returns the safetensors files of a folder: those listed in its index, or the only one.

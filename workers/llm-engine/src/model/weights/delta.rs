@@ -3,7 +3,7 @@ use anyhow::Result;
 use candle_core::{DType, Tensor};
 
 use super::{Piece, Weights};
-use crate::model::config::DeltaConfig;
+use crate::model::config::RecurrentConfig;
 use crate::model::delta::DeltaAttention;
 use crate::model::layers::Linear;
 use crate::model::part::TensorRows;
@@ -14,7 +14,7 @@ impl Weights<'_> {
     pub fn delta_attention(
         &mut self,
         layer: usize,
-        config: &DeltaConfig,
+        (config, is_grouped): (&RecurrentConfig, bool),
         hidden: usize,
         eps: f64,
     ) -> Result<DeltaAttention> {
@@ -26,7 +26,7 @@ impl Weights<'_> {
             let rows = order.iter().map(move |head| first + head * width..first + (head + 1) * width);
             rows.map(move |rows| TensorRows { role, rows, total_rows })
         };
-        let pieces = match config.is_grouped {
+        let pieces = match is_grouped {
             true => grouped(config),
             false => {
                 let (role, width) = (Role::DeltaQueryKeyValue, config.value_width);
@@ -79,7 +79,7 @@ impl Weights<'_> {
     }
 
     /// Loads the output projection of linear attention, whose inputs are the values of all heads.
-    pub fn delta_output(&mut self, layer: usize, config: &DeltaConfig, hidden: usize) -> Result<Linear> {
+    pub fn delta_output(&mut self, layer: usize, config: &RecurrentConfig, hidden: usize) -> Result<Linear> {
         let (heads, width) = (config.value_heads, config.value_width);
         let output =
             self.linear_of_columns(Some(layer), Role::DeltaOutput, [hidden, config.values()], false)?;
@@ -100,7 +100,7 @@ impl Weights<'_> {
 
 /// Returns the rows of queries, keys, values, gates, learning rates and decays of matrices in which those of each head of keys
 /// are together.
-fn grouped(config: &DeltaConfig) -> Vec<TensorRows> {
+fn grouped(config: &RecurrentConfig) -> Vec<TensorRows> {
     let (heads, width) = (config.key_heads, config.key_width);
     let shared = config.value_heads / heads;
     let values = shared * config.value_width;

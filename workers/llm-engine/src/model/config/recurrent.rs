@@ -1,0 +1,142 @@
+//! Sizes of layers with recurrent states: linear attention by the gated delta rule, and Mamba 2.
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::fields::Fields;
+
+/// Computation of the layers with recurrent states.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Recurrence {
+    /// Linear attention by the gated delta rule.
+    GatedDelta {
+        /// If true, safetensors have the rows of queries, keys, values and gates of each head of keys together, in one matrix.
+        is_grouped: bool,
+    },
+    /// Mamba 2. Its C, B and x are what are queries, keys and values in linear attention.
+    Selective(SelectiveConfig),
+}
+
+/// Options of Mamba 2.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SelectiveConfig {
+    /// If true, the convolution has biases.
+    pub conv_bias: bool,
+    /// If true, the projections have biases.
+    pub projection_bias: bool,
+    /// Least and largest step.
+    pub step_limits: [f32; 2],
+    /// Epsilon of the norm after the recurrence, which normalizes the heads that share one of keys together.
+    pub norm_eps: f64,
+}
+
+/// Names of the sizes of Mamba 2 in config.json: heads of keys (groups), heads of values, elements of a key (the state) and of a
+/// value, and width of the convolution.
+pub type SelectiveNames = [&'static str; 5];
+
+/// Names of these in GGUF metadata, converted to fields of a config.json.
+const CONVERTED_NAMES: SelectiveNames = [
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+];
+
+/// Sizes of the layers whose heads have recurrent states.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecurrentConfig {
+    /// Number of heads of queries, and of keys.
+    pub key_heads: usize,
+    /// Number of heads of values, a multiple of `key_heads`.
+    pub value_heads: usize,
+    /// Number of elements of a query or a key.
+    pub key_width: usize,
+    /// Number of elements of a value.
+    pub value_width: usize,
+    /// Number of rows whose inputs the convolution of a row reads, including its own.
+    pub conv_width: usize,
+    /// Layers: true if they have recurrent states, false if they have a cache of keys and values or neither.
+    pub layers: Vec<bool>,
+    /// Computation of the layers.
+    pub kind: Recurrence,
+}
+
+impl RecurrentConfig {
+    /// Reads the sizes of linear attention.
+    ///
+    /// # Errors
+    /// Returns an error for missing, mistyped or inconsistent fields.
+    pub fn of_delta_rule(fields: &Fields, is_grouped: bool) -> Result<Self> {
+        let count = fields.required("num_hidden_layers")?;
+        let layers = match fields.value("layer_types").and_then(Value::as_array) {
+            Some(kinds) => kinds.iter().map(|kind| kind == "linear_attention").collect(),
+            None => {
+                let interval = fields.required("full_attention_interval")?;
+                (1..=count).map(|layer| !layer.is_multiple_of(interval)).collect()
+            }
+        };
+        Self::read(fields, CONVERTED_NAMES, layers, Recurrence::GatedDelta { is_grouped })
+    }
+
+    /// Reads the sizes of Mamba 2, by their names in config.json or by those of converted metadata.
+    ///
+    /// # Errors
+    /// Returns an error for missing, mistyped or inconsistent fields.
+    pub fn of_mamba(fields: &Fields, names: SelectiveNames, options: SelectiveConfig) -> Result<Self> {
+        let kinds = fields.value("layer_types").and_then(Value::as_array);
+        let kinds = kinds.context("\"layer_types\" is missing")?;
+        let layers = kinds.iter().map(|kind| kind == "linear_attention" || kind == "mamba").collect();
+        let [least, largest] = options.step_limits;
+        ensure!(least <= largest, "steps cannot be limited to {least} to {largest}");
+        let is_converted = fields.value(CONVERTED_NAMES[0]).is_some();
+        let names = if is_converted { CONVERTED_NAMES } else { names };
+        Self::read(fields, names, layers, Recurrence::Selective(options))
+    }
+
+    fn read(fields: &Fields, names: SelectiveNames, layers: Vec<bool>, kind: Recurrence) -> Result<Self> {
+        let [key_heads, value_heads, key_width, value_width, conv_width] = names;
+        let (of_keys, of_values) = (fields.required(key_heads)?, fields.required(value_heads)?);
+        ensure!(
+            of_values.is_multiple_of(of_keys),
+            "{of_values} heads of values cannot share {of_keys} heads of keys: the first number must be a multiple of the \
+             second"
+        );
+        let (name, width) = (conv_width, fields.required(conv_width)?);
+        ensure!((2..=1024).contains(&width), "{name:?} is {width}, but must be 2 to 1024");
+        let config = Self {
+            key_heads: of_keys,
+            value_heads: of_values,
+            key_width: fields.required(key_width)?,
+            value_width: fields.required(value_width)?,
+            conv_width: width,
+            layers,
+            kind,
+        };
+        let widths = [config.key_heads * 2, config.key_width, config.value_heads, config.value_width];
+        let size = widths.iter().try_fold(1usize, |size, width| size.checked_mul(*width));
+        size.filter(|size| *size < 1 << 40).context("the sizes of recurrent states are too large")?;
+        Ok(config)
+    }
+
+    /// Returns the place of a head of values of linear attention in GGUF files: those that share the first head of keys are not consecutive there,
+    /// but follow each other after one of each of the other heads.
+    pub fn stored_head(&self, head: usize) -> usize {
+        let shared = self.value_heads / self.key_heads;
+        head % shared * self.key_heads + head / shared
+    }
+
+    /// Returns the number of elements of all queries, and of all keys, of a row.
+    pub fn keys(&self) -> usize {
+        self.key_heads * self.key_width
+    }
+
+    /// Returns the number of elements of all values of a row.
+    pub fn values(&self) -> usize {
+        self.value_heads * self.value_width
+    }
+
+    /// Returns the number of channels of the convolution: queries, keys and values.
+    pub fn channels(&self) -> usize {
+        2 * self.keys() + self.values()
+    }
+}
