@@ -19,7 +19,7 @@ pub use altup::AltUpConfig;
 pub use axes::AxisSections;
 pub use experts::{
     DEEPSEEK_NAMES, ERNIE_NAMES, ExpertGroups, ExpertNames, ExpertsConfig, GEMMA_NAMES, GPT_OSS_NAMES,
-    GRANITE_NAMES, MIXTRAL_NAMES, Projections, QWEN_NAMES, Routing,
+    GRANITE_NAMES, MIXTRAL_NAMES, NEMOTRON_NAMES, Projections, QWEN_NAMES, Routing,
 };
 pub use fields::Fields;
 pub use heads::HeadShape;

@@ -256,15 +256,20 @@ fn separately(mlps: &[Mlp], x: &Tensor, experts: &Tensor, weights: &Tensor) -> c
     Ok(sum)
 }
 
-/// Creates a feed-forward network from its products, one or two for gate and up.
+/// Creates a feed-forward network from its products: one or two for gate and up, or that of up if it has no gate.
 ///
 /// # Errors
 /// Returns an error if there is no product for gate and up.
-pub fn mlp(mut gate_up: Vec<Linear>, down: Linear, activation: Activation) -> Result<Mlp> {
+pub fn mlp(
+    mut gate_up: Vec<Linear>,
+    down: Linear,
+    (activation, is_gated): (Activation, bool),
+) -> Result<Mlp> {
     let last = gate_up.pop().context("internal error: no gate and up projections")?;
     let gate_up = match gate_up.pop() {
         Some(gate) => GateUp::Separate(gate, last),
-        None => GateUp::Fused(last),
+        None if is_gated => GateUp::Fused(last),
+        None => GateUp::UpOnly(last),
     };
     Ok(Mlp { gate_up, down, activation })
 }

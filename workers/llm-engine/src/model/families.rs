@@ -35,10 +35,11 @@ pub fn from_config(config: &Value) -> Result<&'static Family> {
         let generator = name.strip_suffix(CLASSIFIER).map(|base| format!("{base}ForCausalLM"));
         let name = generator.as_deref().unwrap_or(name);
         let families = || all_families().filter(|family| family.architectures.contains(&name));
-        // Dense models and mixtures of Gemma and of Granite have the same name.
+        // Dense models and mixtures of Gemma, Granite and Nemotron-H have the same name.
         let text = text_of_config(config);
         let is_mixture = text["enable_moe_block"] == true
-            || text["num_local_experts"].as_u64().is_some_and(|experts| experts > 0);
+            || text["num_local_experts"].as_u64().is_some_and(|experts| experts > 0)
+            || hybrids::has_mixtures(text);
         let own = families().find(|family| family.experts.is_some() == is_mixture);
         own.or_else(|| families().next())
     };

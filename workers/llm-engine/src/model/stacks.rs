@@ -14,14 +14,16 @@ const ROW_ALIGNMENT: usize = 16;
 
 /// Stacked matrices of all experts of a layer.
 pub struct ExpertStacks {
-    /// Stacks (experts, out, in) of gate and up, whose rows are joined if they are stored in one format.
+    /// Stacks (experts, out, in) of gate and up, whose rows are joined if they are stored in one format, or of up only.
     pub gate_up: Vec<Matrix>,
     /// Stack of down.
     pub down: Matrix,
     /// Biases of gate and up, joined, and of down, (experts, out) each.
     pub biases: Option<[Tensor; 2]>,
-    /// Activation of the gate.
+    /// Activation of the gate, or of up if there is none.
     pub activation: Activation,
+    /// If true, up is multiplied by the activation of a gate.
+    pub is_gated: bool,
     /// Numbers from 0 to the number of chosen experts, u32: the order of a single row's products.
     pub order: Tensor,
     /// Number of experts.
@@ -52,7 +54,8 @@ impl ExpertStacks {
             Matrix::Quantized(QMatMul::QTensor(_)) => true,
         };
         let fits = fits(gate_up) && fits(&self.down);
-        Ok(fits && fused_activation(self.activation).is_some() && rows * used <= self.experts.max(used))
+        let has_activation = self.is_gated && fused_activation(self.activation).is_some();
+        Ok(fits && has_activation && rows * used <= self.experts.max(used))
     }
 
     /// Returns true if the products of rows with `used` experts each can be grouped by expert.
@@ -74,9 +77,8 @@ impl ExpertStacks {
         [experts, weights]: [&Tensor; 2],
         residual: Option<&Tensor>,
     ) -> Result<Option<Tensor>> {
-        let ([gate_up], Some(activation)) = (&self.gate_up[..], fused_activation(self.activation)) else {
-            return Ok(None);
-        };
+        let activation = fused_activation(self.activation).filter(|_| self.is_gated);
+        let ([gate_up], Some(activation)) = (&self.gate_up[..], activation) else { return Ok(None) };
         let [gate_up_bias, down_bias] = match &self.biases {
             Some(biases) => biases.each_ref().map(Some),
             None => [None, None],
@@ -123,7 +125,11 @@ impl ExpertStacks {
             Some([bias, _]) => (both + bias.index_select(&flat, 0)?)?,
             None => both,
         };
-        let out = products.of(&gated(&both, self.activation)?, &self.down, Some(weights))?;
+        let hidden = match self.is_gated {
+            true => gated(&both, self.activation)?,
+            false => self.activation.forward(&both)?,
+        };
+        let out = products.of(&hidden, &self.down, Some(weights))?;
         let out = match &self.biases {
             Some([_, bias]) => {
                 let weights = weights.reshape((rows * used, 1))?.to_dtype(bias.dtype())?;

@@ -50,6 +50,10 @@ const NAMES: &[(&str, &str)] = &[
     ("backbone.norm_f.", "output_norm."),
     ("backbone.layers.", "blk."),
     ("mixer.", "mamba."),
+    ("mamba.gate.e_score_correction_bias", "exp_probs_b.bias"),
+    ("mamba.gate.", "ffn_gate_inp."),
+    ("mamba.shared_experts.up_proj.", "ffn_up_shexp."),
+    ("mamba.shared_experts.down_proj.", "ffn_down_shexp."),
     ("mamba.in_proj.", "ssm_in."),
     ("mamba.conv1d.", "ssm_conv1d."),
     ("mamba.A_log", "ssm_a"),
@@ -126,7 +130,8 @@ const EXPERTS: &[(&str, &str)] = &[
 
 /// Returns the layer, the stack and the index of an expert's matrix.
 fn expert(name: &str) -> Option<(&str, &'static str, usize)> {
-    let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
+    let layers = name.strip_prefix("model.layers.").or(name.strip_prefix("backbone.layers."))?;
+    let (layer, rest) = layers.split_once('.')?;
     let (index, _) = rest.split_once(".experts.")?.1.split_once('.')?;
     let (_, stack) = EXPERTS.iter().find(|(end, _)| rest.ends_with(end))?;
     Some((layer, stack, index.parse().ok()?))
@@ -239,7 +244,7 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         if let Some(groups) = groups {
             tensor = mamba(&to, &tensor, groups as usize);
         }
-        if arch == "nemotron_h" {
+        if arch.starts_with("nemotron_h") {
             to = to.replace(".norm.", ".attn_norm.");
         }
         if config["num_local_experts"] == 0 {
@@ -314,7 +319,8 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         [rank + rotated, rank, size("qk_nope_head_dim") + rotated, rotated, 1]
     });
     let of_latent = |at: usize| latent.map(|sizes| Metadatum::U32(sizes[at] as u32));
-    let is_sigmoid = ["deepseek_v3", "glm4_moe"].iter().any(|kind| config["model_type"] == *kind);
+    let is_sigmoid =
+        ["deepseek_v3", "glm4_moe", "nemotron_h"].iter().any(|kind| config["model_type"] == *kind);
     let yarn = Some(&config["rope_scaling"])
         .filter(|scaling| [&scaling["rope_type"], &scaling["type"]].into_iter().any(|kind| kind == "yarn"));
     let of_yarn = |key: &str| yarn.and_then(|yarn| yarn[key].as_f64());
@@ -350,12 +356,16 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
     });
     // Kinds of layers of hybrids with Mamba 2, in which other layers than attention have no heads of keys.
     let layers = config["layers_block_type"].as_array().or(config["layer_types"].as_array());
-    let layers = layers.filter(|_| arch == "granitehybrid" || arch == "nemotron_h");
+    let layers = layers.filter(|_| arch == "granitehybrid" || arch.starts_with("nemotron_h"));
     let sizes_of_kind = |kind: &str, size: u32| {
         let of_layer = |layer: &Value| Metadatum::U32(if layer == kind { size } else { 0 });
         layers.map(|layers| Metadatum::Array(layers.iter().map(of_layer).collect()))
     };
-    let networks = sizes_of_kind("mlp", size("intermediate_size")).filter(|_| arch == "nemotron_h");
+    let networks = match arch {
+        "nemotron_h" => sizes_of_kind("mlp", size("intermediate_size")),
+        "nemotron_h_moe" => sizes_of_kind("moe", size("moe_intermediate_size")),
+        _ => None,
+    };
     let is_rotated = config["position_embedding_type"] == "rope";
     let state_size = |names| first(names).map(|size| Metadatum::U32(size as u32));
     let has_full_heads = config["num_global_key_value_heads"].is_u64();
@@ -401,7 +411,9 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("expert_feed_forward_length", whole("moe_intermediate_size")),
         (
             "expert_shared_feed_forward_length",
-            whole("shared_expert_intermediate_size").or(whole("shared_intermediate_size")),
+            whole("shared_expert_intermediate_size")
+                .or(whole("shared_intermediate_size"))
+                .or(whole("moe_shared_expert_intermediate_size")),
         ),
         ("attention.head_count", whole("num_attention_heads")),
         (

@@ -5,6 +5,8 @@
 
 Logits are computed on the CPU in f32. Weights are exact in f16.
 """
+import itertools
+
 import torch
 from mixtures import SIZES, logits_of, randomized, save, texts, write_all
 from transformers import (
@@ -81,6 +83,23 @@ MODELS = {
             time_step_min=0.2,
         ),
     ),
+    "nemotron-h-moe": (
+        NemotronHForCausalLM,
+        NemotronHConfig(
+            **{key: value for key, value in SIZES.items() if key != "num_hidden_layers"},
+            head_dim=32,
+            layers_block_type=["mamba", "moe", "attention", "moe"],
+            ssm_state_size=16,
+            mamba_num_heads=4,
+            mamba_head_dim=24,
+            n_groups=1,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            moe_shared_expert_intermediate_size=64,
+            routed_scaling_factor=2.5,
+        ),
+    ),
     # The first layer has attention, and the last one none.
     "qwen3-next": (
         Qwen3NextForCausalLM,
@@ -114,14 +133,19 @@ def write(folder, model, config, seed):
 
     def note_gap(module, inputs, output):
         scores = torch.nn.functional.linear(inputs[0].flatten(0, -2), module.weight)
+        if hasattr(module, "e_score_correction_bias"):
+            # Differences of scores are at most a quarter of those of their sigmoids.
+            scores = 4 * (scores.sigmoid() + module.e_score_correction_bias)
         ordered, used = scores.sort(descending=True).values, config.num_experts_per_tok
         gaps.append((ordered[:, used - 1] - ordered[:, used]).min().item())
 
     for name, module in model.named_modules():
-        if name.endswith(("mlp.gate", "block_sparse_moe.router")):
+        if name.endswith(("mlp.gate", "mixer.gate", "block_sparse_moe.router")):
             module.register_forward_hook(note_gap)
-    for name, values in model.named_parameters():
-        if name.endswith(".D"):
+    for name, values in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if name.endswith("e_score_correction_bias"):
+            values.data = (torch.randn(values.shape, generator=random) * 128).round() / 512
+        elif name.endswith(".D"):
             values.data += 1
         elif name.endswith("A_log"):
             # States that last for the whole text, and states that last for a few tokens.

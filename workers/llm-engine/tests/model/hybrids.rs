@@ -36,6 +36,16 @@ const MAMBA: &[(&str, GgmlDType)] = &[
     ("ffn_up.weight", GgmlDType::Q5_0),
 ];
 
+/// Formats of experts without gates.
+const NEMOTRON_EXPERTS: &[(&str, GgmlDType)] = &[
+    ("ssm_conv1d.weight", GgmlDType::F32),
+    ("ssm_a", GgmlDType::F32),
+    ("ssm_d", GgmlDType::F32),
+    ("ssm_norm.weight", GgmlDType::F32),
+    ("ffn_up_exps.weight", GgmlDType::Q8_0),
+    ("ffn_down_exps.weight", GgmlDType::Q5_0),
+];
+
 #[test]
 fn qwen3_next() {
     check_logits("qwen3-next", None);
@@ -70,6 +80,13 @@ fn granite4_moe() {
 fn nemotron_h() {
     check_logits("nemotron-h", None);
     check_gguf_without_limits("nemotron-h", "nemotron_h", ("time_step_min", json!(0.0)));
+}
+
+/// Experts without gates, and a network as the last layer.
+#[test]
+fn nemotron_h_moe() {
+    check_logits("nemotron-h-moe", Some("nemotron_h_moe"));
+    check_quantized("nemotron-h-moe", "nemotron_h_moe", GgmlDType::F16, NEMOTRON_EXPERTS);
 }
 
 /// Compares a GGUF file, whose metadata has no limits of steps, with safetensors that have none.
@@ -120,6 +137,32 @@ fn published_files_have_other_names() {
         write_multimodal(folder.path(), name, architecture);
         check_file(name, folder.path());
     }
+}
+
+/// Published files of Granite 4 and Nemotron-H name the kinds of layers differently, and have infinities that JSON lacks.
+#[test]
+fn published_configurations_have_other_fields() {
+    let write = |name: &str, change: &dyn Fn(&mut Value)| {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut config, weights) = checkpoint(name);
+        change(&mut config);
+        reference::write(folder.path(), &config, &weights, 1);
+        let path = folder.path().join("config.json");
+        let text = std::fs::read_to_string(&path).unwrap().replace("\"infinity\"", "Infinity");
+        assert!(text.contains("Infinity"));
+        std::fs::write(&path, text).unwrap();
+        check_file(name, folder.path());
+    };
+    write("granite4", &|config| {
+        config["layer_types"] = json!(["mamba", "attention", "mamba", "mamba"]);
+        (config["mamba_d_head"], config["time_step_limit"]) = ("auto".into(), json!([0.0, "infinity"]));
+    });
+    write("nemotron-h", &|config| {
+        let fields = config.as_object_mut().unwrap();
+        fields.remove("layers_block_type").unwrap();
+        fields.insert("hybrid_override_pattern".into(), "M-M*-M".into());
+        fields.insert("time_step_limit".into(), json!([0.0, "infinity"]));
+    });
 }
 
 /// Several sequences continue from one state, by different tokens, while others replace the states of the slots that they had.
@@ -252,5 +295,74 @@ fn broken_hybrids_are_rejected() {
         let name = format!("model.layers.2.linear_attn.{name}");
         weights.remove(&name);
         write(&config, &weights, &["there is no tensor", &name]);
+    }
+}
+
+#[test]
+fn broken_models_with_mamba_are_rejected() {
+    let file = "model.safetensors";
+    let write = |config: &Value, weights: &HashMap<String, Tensor>, words: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        reference::write(folder.path(), config, weights, 1);
+        assert_rejected(folder.path(), words);
+    };
+    let input = "mamba.in_proj.weight";
+    for (name, field, value, words) in [
+        ("granite4-moe", "mamba_n_heads", json!(3), &["config.json", "3 heads of values cannot share 2"][..]),
+        ("granite4", "mamba_n_heads", json!(8), &[file, input, "[164, 32]", "[296, 32]"]),
+        ("granite4", "mamba_d_state", json!(8), &[file, input, "[148, 32]"]),
+        ("granite4", "mamba_d_conv", json!(3), &[file, "mamba.conv1d.weight", "[96, 1, 3]"]),
+        ("granite4", "mamba_proj_bias", json!(true), &["there is no tensor", "mamba.in_proj.bias"]),
+        (
+            "granite4",
+            "time_step_limit",
+            json!([2.0, 1.0]),
+            &["config.json", "\"time_step_limit\" is [2.0,1.0]"],
+        ),
+        ("granite4", "time_step_limit", json!(1.0), &["config.json", "\"time_step_limit\" is 1.0"]),
+        ("granite4", "shared_intermediate_size", json!(32), &[file, "shared_mlp.input_linear.weight"]),
+        ("nemotron-h", "mlp_hidden_act", json!("silu"), &["config.json", "\"mlp_hidden_act\" is", "relu2"]),
+        (
+            "nemotron-h",
+            "layers_block_type",
+            json!(["mamba", "moe"]),
+            &["there is no tensor", "mixer.gate.weight"],
+        ),
+        ("nemotron-h", "layers_block_type", json!(["mamba", "rnn"]), &["config.json", "\"rnn\""]),
+        (
+            "nemotron-h",
+            "layers_block_type",
+            json!(["attention"]),
+            &["there is no tensor", "mixer.q_proj.weight"],
+        ),
+        ("nemotron-h-moe", "moe_latent_size", json!(16), &["config.json", "\"moe_latent_size\""]),
+        ("nemotron-h-moe", "n_routed_experts", json!(5), &[file, "mixer.gate.weight", "[4, 32]", "[5, 32]"]),
+    ] {
+        println!("{name}: {field} {value}");
+        let (mut config, weights) = checkpoint(name);
+        config[field] = value;
+        write(&config, &weights, words);
+    }
+    let (mut config, weights) = checkpoint("nemotron-h");
+    config.as_object_mut().unwrap().remove("layers_block_type");
+    config["hybrid_override_pattern"] = "M-X".into();
+    write(&config, &weights, &["config.json", "\"hybrid_override_pattern\" has 'X'"]);
+    let (config, weights) = checkpoint("granite4");
+    for name in ["A_log", "D", "dt_bias", "conv1d.weight", "conv1d.bias", "norm.weight", "out_proj.weight"] {
+        let mut weights = weights.clone();
+        let name = format!("model.layers.2.mamba.{name}");
+        weights.remove(&name);
+        write(&config, &weights, &["there is no tensor", &name]);
+    }
+    let tensors = gguf::convert("granitehybrid", &config, &weights);
+    for name in
+        ["blk.0.ssm_a", "blk.2.ssm_d", "blk.3.ssm_dt.bias", "blk.0.ssm_norm.weight", "blk.0.ffn_up.weight"]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tensors = tensors.clone();
+        tensors.remove(name);
+        let metadata = gguf::metadata("granitehybrid", &config);
+        let path = gguf::write(folder.path(), &metadata, &tensors, GgmlDType::F32, &[]);
+        assert_rejected(&path, &["model.gguf", "there is no tensor", name]);
     }
 }

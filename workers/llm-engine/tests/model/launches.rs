@@ -117,9 +117,17 @@ fn load_on_a_stream(path: &Path) -> (Decoder, Device) {
     (load_decoder(path, &device, options, &mut |_| ()).unwrap(), device)
 }
 
-/// Checkpoints of Gemma 3n and 4, and the maximum number of launches of a decoding step.
-const LAYERED: [(&str, usize); 4] =
-    [("gemma3n", 312), ("gemma4-small", 99), ("gemma4", 36), ("gemma4-moe", 42)];
+/// Checkpoints of Gemma 3n and 4 and of models with Mamba 2, and the maximum number of launches of a decoding step. A layer of
+/// Mamba 2 takes four: its projections, the convolution and the state space.
+const LAYERED: [(&str, usize); 7] = [
+    ("gemma3n", 312),
+    ("gemma4-small", 99),
+    ("gemma4", 36),
+    ("gemma4-moe", 42),
+    ("granite4", 30),
+    ("granite4-moe", 60),
+    ("nemotron-h", 60),
+];
 
 #[test]
 fn a_decoding_step_of_layers_with_inputs_takes_few_launches() {

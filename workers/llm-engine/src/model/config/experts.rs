@@ -29,6 +29,8 @@ pub enum Projections {
     Separate([&'static str; 3]),
     /// Stack of gate and up of all experts, whose rows are joined, and stack of down.
     Stacked([&'static str; 2]),
+    /// Up and down of each expert, which have no gates.
+    Ungated([&'static str; 2]),
     /// Like [`Self::Stacked`], but rows of gate and up alternate, and matrices of floats are transposed. Biases have names
     /// that end with `_bias`.
     Interleaved([&'static str; 2]),
@@ -76,6 +78,23 @@ pub const GPT_OSS_NAMES: ExpertNames = ExpertNames {
 /// Names in the files of Gemma.
 pub const GEMMA_NAMES: ExpertNames =
     ExpertNames { router: "router.proj", experts: "experts", shared_gate: None, ..QWEN_NAMES };
+
+/// Names in the files of Nemotron-H.
+pub const NEMOTRON_NAMES: ExpertNames = ExpertNames {
+    router: "mixer.gate",
+    correction: "mixer.gate.e_score_correction_bias",
+    experts: "mixer.experts",
+    shared: "mixer.shared_experts",
+    shared_gate: None,
+    projections: Projections::Ungated(["up_proj", "down_proj"]),
+};
+
+impl ExpertNames {
+    /// Returns true if the activation of a gate is multiplied by another projection.
+    pub fn are_gated(&self) -> bool {
+        !matches!(self.projections, Projections::Ungated(_))
+    }
+}
 
 /// Function that computes the weights of a row's experts, which are those with the highest scores.
 #[derive(Clone, Copy, Debug, PartialEq)]

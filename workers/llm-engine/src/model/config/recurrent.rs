@@ -86,8 +86,6 @@ impl RecurrentConfig {
         let kinds = fields.value("layer_types").and_then(Value::as_array);
         let kinds = kinds.context("\"layer_types\" is missing")?;
         let layers = kinds.iter().map(|kind| kind == "linear_attention" || kind == "mamba").collect();
-        let [least, largest] = options.step_limits;
-        ensure!(least <= largest, "steps cannot be limited to {least} to {largest}");
         let is_converted = fields.value(CONVERTED_NAMES[0]).is_some();
         let names = if is_converted { CONVERTED_NAMES } else { names };
         Self::read(fields, names, layers, Recurrence::Selective(options))

@@ -10,7 +10,7 @@ use crate::model::config::{DecoderConfig, QueryKeyNorm, Recurrence};
 use crate::model::delta::DeltaAttention;
 use crate::model::experts::{Experts, mlp};
 use crate::model::latent::LatentProjections;
-use crate::model::layers::{GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue};
+use crate::model::layers::{Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue};
 use crate::model::mamba::MambaMixer;
 use crate::model::part::TensorRows;
 use crate::model::roles::Role;
@@ -239,7 +239,7 @@ fn dense(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<
         let up = weights.part().rows(None, &[(Role::Up, intermediate)]);
         let up = weights.linear(at, &up, hidden, config.mlp_bias)?;
         let down = weights.linear_of_columns(at, Role::Down, down, config.mlp_bias)?;
-        return Ok(Mlp { gate_up: GateUp::UpOnly(up), down, activation: config.activation });
+        return mlp(vec![up], down, (config.activation, false));
     }
     let fused = config.fused_gate_up.then_some(Role::GateUp);
     let gate_up = weights.part().rows(fused, &[(Role::Gate, intermediate), (Role::Up, intermediate)]);
@@ -248,5 +248,5 @@ fn dense(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<
         linears.push(weights.linear(at, pieces, hidden, config.mlp_bias)?);
     }
     let down = weights.linear_of_columns(at, Role::Down, down, config.mlp_bias)?;
-    mlp(linears, down, config.activation)
+    mlp(linears, down, (config.activation, true))
 }

@@ -197,8 +197,9 @@ fn layers_of_arrays(content: &Content, arch: &str, config: &mut Map<String, Valu
     let has_other_layers = key_heads.iter().flatten().any(|heads| *heads == 0);
     let networks = array("feed_forward_length").filter(|_| has_other_layers);
     if let Some(heads) = key_heads.as_ref().filter(|_| has_other_layers) {
+        let network = if config.contains_key("num_experts") { "moe" } else { "mlp" };
         let kind = |(layer, heads): (usize, &Value)| match networks.as_ref().map(|widths| widths.get(layer)) {
-            Some(Some(width)) if *width != 0 => "mlp",
+            Some(Some(width)) if *width != 0 => network,
             _ if *heads == 0 => "linear_attention",
             _ => "full_attention",
         };

@@ -3,11 +3,11 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::dense::granite;
-use super::mixtures::granite_experts;
+use super::mixtures::{deepseek_experts, granite_experts};
 use super::windows::no_layers;
 use crate::model::config::{
-    Activation, DecoderConfig, ExpertsConfig, Family, Fields, LayerParts, NormKind, QWEN_NAMES, QueryKeyNorm,
-    RecurrentConfig, SelectiveConfig, SelectiveNames,
+    Activation, DecoderConfig, ExpertsConfig, Family, Fields, LayerParts, NEMOTRON_NAMES, NormKind,
+    QWEN_NAMES, QueryKeyNorm, RecurrentConfig, SelectiveConfig, SelectiveNames,
 };
 use crate::model::roles::Role;
 use crate::model::rope::Scaling;
@@ -24,6 +24,12 @@ const GRANITE_DEFAULTS: &str = r#"{"rope_theta": 1e4, "max_position_embeddings":
     "attention_multiplier": 1.0, "num_experts_per_tok": 2, "mamba_n_groups": 1, "mamba_n_heads": 128,
     "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": true,
     "shared_intermediate_size": 1024}"#;
+
+/// Defaults of Nemotron-H.
+const NEMOTRON_DEFAULTS: &str = r#"{"rope_theta": 1e4, "max_position_embeddings": 4096, "layer_norm_epsilon": 1e-5,
+    "head_dim": 128, "num_key_value_heads": 8, "mlp_hidden_act": "relu2", "n_groups": 8, "mamba_num_heads": 128,
+    "ssm_state_size": 128, "mamba_head_dim": 64, "conv_kernel": 4, "time_step_min": 0.001,
+    "moe_shared_expert_intermediate_size": 7688, "norm_topk_prob": true}"#;
 
 /// Families with recurrent states in most layers.
 pub(super) const FAMILIES: &[Family] = &[
@@ -107,11 +113,19 @@ pub(super) const FAMILIES: &[Family] = &[
         architectures: &["NemotronHForCausalLM"],
         model_types: &["nemotron_h"],
         gguf: Some("nemotron_h"),
-        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 4096, "layer_norm_epsilon": 1e-5, "head_dim": 128,
-            "num_key_value_heads": 8, "mlp_hidden_act": "relu2", "n_groups": 8, "mamba_num_heads": 128,
-            "ssm_state_size": 128, "mamba_head_dim": 64, "conv_kernel": 4, "time_step_min": 0.001}"#,
+        defaults: NEMOTRON_DEFAULTS,
         windowed_layers: no_layers,
         experts: None,
+        configure: nemotron,
+    },
+    Family {
+        name: "Nemotron-H MoE",
+        architectures: &["NemotronHForCausalLM"],
+        model_types: &["nemotron_h"],
+        gguf: Some("nemotron_h_moe"),
+        defaults: NEMOTRON_DEFAULTS,
+        windowed_layers: no_layers,
+        experts: Some(nemotron_experts),
         configure: nemotron,
     },
 ];
@@ -180,6 +194,39 @@ fn granite_hybrid(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     granite(decoder, fields)
 }
 
+/// Returns the kinds of layers.
+fn layer_kinds<'f>(fields: &'f Fields) -> Result<Vec<&'f str>> {
+    let kinds =
+        fields.value("layer_types").and_then(Value::as_array).context("\"layer_types\" is missing")?;
+    Ok(kinds.iter().map(|kind| kind.as_str().unwrap_or_default()).collect())
+}
+
+/// Returns true if a config.json describes layers with a mixture of experts by their kinds.
+pub(super) fn has_mixtures(config: &Value) -> bool {
+    let is_mixture = |kind: &Value| *kind == "moe";
+    let lists = ["layer_types", "layers_block_type"].map(|name| config[name].as_array());
+    lists.into_iter().flatten().any(|kinds| kinds.iter().any(is_mixture))
+        || config["hybrid_override_pattern"].as_str().is_some_and(|pattern| pattern.contains('E'))
+}
+
+/// Reads the experts of Nemotron-H, which have no gates.
+fn nemotron_experts(fields: &Fields) -> Result<ExpertsConfig> {
+    ensure!(
+        fields.value("moe_latent_size").is_none(),
+        "\"moe_latent_size\" is set, but experts that are narrower than the states are not supported"
+    );
+    let shared = match fields.size("shared_expert_intermediate_size")? {
+        Some(width) => width,
+        None => fields.required("moe_shared_expert_intermediate_size")?,
+    };
+    Ok(ExpertsConfig {
+        shared_intermediate: Some(shared),
+        dense_layers: layer_kinds(fields)?.into_iter().map(|kind| kind != "moe").collect(),
+        names: &NEMOTRON_NAMES,
+        ..deepseek_experts(fields, true)?
+    })
+}
+
 fn nemotron(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     let activation = fields.value("mlp_hidden_act").and_then(Value::as_str);
     ensure!(
@@ -198,16 +245,11 @@ fn nemotron(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
         norm_eps: decoder.norm_eps,
     };
     decoder.recurrent = Some(RecurrentConfig::of_mamba(fields, NEMOTRON_SIZES, options)?);
-    let kinds =
-        fields.value("layer_types").and_then(Value::as_array).context("\"layer_types\" is missing")?;
-    let is_network = |kind: &Value| match kind.as_str() {
-        Some("moe") => bail!("\"layer_types\" has moe, but experts without gates are not supported"),
-        kind => Ok(kind == Some("mlp")),
+    let parts = |kind: &str| match kind {
+        "mlp" | "moe" => LayerParts::FeedForward,
+        _ => LayerParts::Attention,
     };
-    let parts = kinds
-        .iter()
-        .map(|kind| Ok(if is_network(kind)? { LayerParts::FeedForward } else { LayerParts::Attention }));
-    decoder.parts = parts.collect::<Result<_>>()?;
+    decoder.parts = layer_kinds(fields)?.into_iter().map(parts).collect();
     (decoder.activation, decoder.gated) = (Activation::SquaredRelu, false);
     decoder.names = &[
         (Role::Embedding, "embeddings"),
@@ -243,7 +285,9 @@ fn step_limits(fields: &Fields) -> Result<[f32; 2]> {
     };
     let both = limits.as_array().map(|list| list.iter().map(limit).collect::<Option<Vec<_>>>());
     let both = both.flatten().and_then(|list| <[f32; 2]>::try_from(list).ok());
-    both.with_context(|| format!("\"time_step_limit\" is {limits}, but must be two numbers"))
+    let ordered = both.filter(|[least, largest]| least <= largest);
+    ordered
+        .with_context(|| format!("\"time_step_limit\" is {limits}, but must be two numbers in rising order"))
 }
 
 fn experts(fields: &Fields) -> Result<ExpertsConfig> {

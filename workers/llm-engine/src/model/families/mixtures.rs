@@ -221,7 +221,7 @@ fn ernie_experts(fields: &Fields) -> Result<ExpertsConfig> {
 
 /// Reads the experts of DeepSeek and of families that have adopted them. With `is_sigmoid`, their scores are corrected before
 /// experts are chosen.
-fn deepseek_experts(fields: &Fields, is_sigmoid: bool) -> Result<ExpertsConfig> {
+pub(super) fn deepseek_experts(fields: &Fields, is_sigmoid: bool) -> Result<ExpertsConfig> {
     let experts = ExpertsConfig::from_fields(fields, &DEEPSEEK_NAMES, "moe_intermediate_size")?;
     let routing = match is_sigmoid {
         true => Routing::Sigmoid { normalized: fields.flag("norm_topk_prob") },

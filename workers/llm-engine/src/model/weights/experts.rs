@@ -147,6 +147,12 @@ impl Weights<'_> {
             Projections::Stacked(_) | Projections::Interleaved(_) => {
                 self.projections(layer, config, [""; 3], hidden)?
             }
+            Projections::Ungated([up, down]) => {
+                let stored = StoredPart::new([intermediate, hidden], Divided::Rows);
+                let up = self.projection(layer, config, (up, "ffn_up_exps"), stored)?;
+                let stored = StoredPart::new([hidden, intermediate], Divided::Columns);
+                (vec![vec![up]], self.projection(layer, config, (down, "ffn_down_exps"), stored)?)
+            }
             Projections::Separate(parts) => match self.joined_projections(layer, config, hidden)? {
                 Some(joined) => joined,
                 None => self.projections(layer, config, parts, hidden)?,
@@ -224,7 +230,8 @@ impl Weights<'_> {
             let gate_up = gate_up.iter().map(|group| self.stack(count, group)).collect::<Result<Vec<_>>>()?;
             let down = self.stack(count, &[down])?;
             let order = Tensor::arange(0, config.used as u32, self.device)?;
-            let stacks = ExpertStacks { gate_up, down, biases, activation, order, experts: count };
+            let is_gated = config.names.are_gated();
+            let stacks = ExpertStacks { gate_up, down, biases, activation, is_gated, order, experts: count };
             return Ok(ExpertMatrices::Stacked(stacks));
         }
         let mut mlps = Vec::with_capacity(count);
@@ -244,7 +251,7 @@ impl Weights<'_> {
             mlps.push(mlp(
                 linears,
                 self.expert(expert, std::slice::from_ref(&down), down_bias)?,
-                activation,
+                (activation, config.names.are_gated()),
             )?);
         }
         Ok(ExpertMatrices::Separate(mlps))
@@ -428,6 +435,7 @@ impl Weights<'_> {
         let inner = StoredPart::new([width, hidden], Divided::Rows);
         let (parts, is_joined) = match names.projections {
             Projections::Separate(parts) => (parts, false),
+            Projections::Ungated([up, down]) => ([up, up, down], false),
             Projections::Stacked([gate_up, down]) | Projections::Interleaved([gate_up, down]) => {
                 ([gate_up, gate_up, down], self.prefix.is_some())
             }
@@ -435,6 +443,7 @@ impl Weights<'_> {
         let [gate, up, down] = parts;
         let groups = match is_joined {
             true => vec![vec![projection(self, gate, "", StoredPart { joined: 2, ..inner })?]],
+            false if !names.are_gated() => vec![vec![projection(self, up, "ffn_up_shexp", inner)?]],
             false => joined(
                 projection(self, gate, "ffn_gate_shexp", inner)?,
                 projection(self, up, "ffn_up_shexp", inner)?,
@@ -443,6 +452,7 @@ impl Weights<'_> {
         let outer = StoredPart::new([hidden, width], Divided::Columns);
         let down = projection(self, down, "ffn_down_shexp", outer)?;
         let linears = groups.iter().map(|group| self.expert(0, group, None)).collect::<Result<Vec<_>>>()?;
+        let activation = (activation, names.are_gated());
         let mlp = mlp(linears, self.expert(0, &[down], None)?, activation)?;
         let Some(gate) = names.shared_gate else { return Ok(SharedExpert { mlp, gate: None }) };
         let name = self.layer_name(layer, (gate, "ffn_gate_inp_shexp"), "weight");
