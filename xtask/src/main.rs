@@ -28,6 +28,7 @@ mod load;
 mod npm;
 mod nvidia_tools;
 mod paper;
+mod parity;
 mod plot;
 mod process;
 mod profile;
@@ -94,6 +95,8 @@ enum Command {
     Report(report::Args),
     /// Estimate the benchmark's times on AMD chips from software GPU counts and published peak rates.
     Paper(paper::Args),
+    /// Run the tests in the tables of model families and file formats (docs/reference/parity.md).
+    Parity(parity::Args),
     /// Count the shipped instructions that the software GPU decodes, executes and is tested on; fail if too few.
     IsaCoverage(isa_coverage::Args),
     /// Start the workers on the software GPU and test them with OpenAI's client, curl and a load generator.
@@ -169,6 +172,7 @@ fn run(command: Command) -> Result<()> {
         Command::Profile(args) => profile::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Paper(args) => paper::run(&args),
+        Command::Parity(args) => parity::run(&args),
         Command::IsaCoverage(args) => isa_coverage::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Valgrind => valgrind::run(),

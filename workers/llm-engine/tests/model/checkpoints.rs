@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 
 use candle_core::quantized::GgmlDType;
 use candle_core::{DType, Device, Tensor};
+use llm_engine::model::LoadOptions;
 use llm_engine::model::decoder::Decoder;
 use serde_json::Value;
 
-use super::gguf;
-use super::steps::{LENGTHS, Runner, load, load_on_cpu, reference_on_cpu, run_on_cpu, run_texts};
+use super::steps::{
+    LENGTHS, Runner, device, load, load_on_cpu, load_with, reference_on_cpu, run_on_cpu, run_texts,
+};
+use super::{gguf, reference};
 
 /// Largest median difference with quantized weights, relative to the largest logit.
 const QUANTIZED_MEDIAN: f32 = 5e-2;
@@ -66,10 +69,11 @@ fn write_gguf(
     gguf::write(folder, &gguf::metadata(arch, &config), &tensors, dtype, others)
 }
 
-/// Compares the logits of a checkpoint with those of transformers, as safetensors and, with its name in GGUF, as GGUF.
+/// Compares the logits of a checkpoint with those of transformers, as safetensors, in bf16 too, and, with its name in GGUF, as GGUF.
 /// Floats of GGUF run on the CPU only: on the device, only their names differ from safetensors.
 pub fn check_logits(name: &str, arch: Option<&str>) {
     check_file(name, &data(name));
+    check_bf16(name, checkpoint(name));
     if let Some(arch) = arch {
         let folder = tempfile::tempdir().unwrap();
         check_on_cpu(name, &write_gguf(folder.path(), name, arch, GgmlDType::F32, &[]));
@@ -82,6 +86,19 @@ pub fn check_file(name: &str, path: &Path) {
     let off = run_texts(expected.runner(load(path)), &mut |tokens| expected.after(tokens), 1e-4);
     println!("{}: worst {}", path.display(), off.into_iter().fold(0f32, f32::max));
     check_on_cpu(name, path);
+}
+
+/// Compares the logits of weights in bf16, computed in bf16 on a GPU, with those in f32 on the CPU.
+pub fn check_bf16(name: &str, (config, weights): (Value, HashMap<String, Tensor>)) {
+    if device().0.is_cpu() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let narrow = |(name, tensor): (String, Tensor)| (name, tensor.to_dtype(DType::BF16).unwrap());
+    reference::write(folder.path(), &config, &weights.into_iter().map(narrow).collect(), 1);
+    let model = load_with(folder.path(), LoadOptions { dtype: Some(DType::BF16), ..LoadOptions::default() });
+    let reference = &mut reference_on_cpu(folder.path());
+    check_median(run_texts(Runner::new(model, &LENGTHS), reference, f32::MAX), &format!("{name} in bf16"));
 }
 
 fn check_on_cpu(name: &str, path: &Path) {

@@ -2,11 +2,13 @@
 //! configurations.
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 
 use candle_core::quantized::GgmlDType::{self, Q4_0, Q5_0, Q8_0};
 use candle_core::quantized::ggml_file::qtensor_from_ggml;
 use candle_core::quantized::gguf_file::Value as Metadatum;
 use candle_core::{DType, Device, Tensor};
+use llm_engine::model::families::all_families;
 use llm_engine::model::files::ModelFiles;
 use serde_json::json;
 
@@ -128,6 +130,15 @@ fn gpt_oss_in_mxfp4() {
     }
     for path in [folder.clone(), folder.join("model.gguf")] {
         check_blocks("gpt-oss", &path);
+    }
+}
+
+#[test]
+fn all_families_are_in_the_table_of_tests() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/parity.md");
+    let page = fs::read_to_string(page).unwrap();
+    for family in all_families() {
+        assert!(page.contains(&format!("\n| {} | `", family.name)), "no row of {}", family.name);
     }
 }
 

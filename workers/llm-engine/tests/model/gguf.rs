@@ -14,10 +14,12 @@ use llm_engine::model::families;
 use llm_engine::model::rope::Scaling;
 use serde_json::Value;
 
+use super::checkpoints::check_median;
 use super::configs::{Case, named};
 use super::reference::{self, last, tokens};
 use super::steps::{
-    LENGTHS, Runner, close, device, load, load_on_cpu, load_with, run, run_blocks, run_on_cpu,
+    LENGTHS, Runner, close, device, load, load_on_cpu, load_with, reference_on_cpu, run, run_blocks,
+    run_on_cpu, run_texts,
 };
 
 /// Tensor names of safetensors, and those that llama.cpp's converter writes.
@@ -645,6 +647,19 @@ fn quantized_tensors_match_candle_transformers() {
         let folder = tempfile::tempdir().unwrap();
         let (path, _) = file(folder.path(), arch, &named(name), dtype, others);
         run_blocks(load(&path), &mut quantized(arch, &path));
+    }
+}
+
+/// candle-transformers has no quantized Gemma and Gemma 2, so the reference is the dequantized file.
+#[test]
+fn quantized_tensors_of_gemma_match_their_floats() {
+    for name in ["gemma", "gemma2", "gemma3"] {
+        let [folder, float_folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let others: &[_] = &[("ffn_up.weight", GgmlDType::Q5_1), ("attn_v.weight", GgmlDType::Q4_0)];
+        let (path, _) = file(folder.path(), name, &named(name), GgmlDType::Q8_0, others);
+        let reference = &mut reference_on_cpu(&floats(&path, float_folder.path()));
+        let off = run_texts(Runner::new(load(&path), &LENGTHS), reference, f32::MAX);
+        check_median(off, name);
     }
 }
 

@@ -4,6 +4,7 @@ use llm_engine::model::LoadOptions;
 use llm_engine::model::load_decoder;
 use llm_engine::step::StepModel;
 
+use super::checkpoints::check_bf16;
 use super::configs::{cases, named};
 use super::steps::{Runner, close, device, load, run, tolerance};
 use super::{reference, steps};
@@ -16,6 +17,7 @@ fn every_family_matches_candle_transformers() {
         let (mut model, weights) = reference::model(&case);
         reference::write(folder.path(), &case.config, &weights, 1);
         run(load(folder.path()), &mut model, 1e-4);
+        check_bf16(case.name, (case.config, weights));
     }
 }
 
@@ -48,7 +50,8 @@ fn loading_reports_progress_and_respects_options() {
     let (cache_bytes, context) = (Some(block * 4 + 1), Some(40));
     let options = LoadOptions { dtype: Some(dtype), cache_bytes, context, ..LoadOptions::default() };
     let mut fractions = Vec::new();
-    let model = load_decoder(folder.path(), &device, options, &mut |share| fractions.push(share)).unwrap();
+    let model =
+        load_decoder(folder.path(), &device, options, &mut |share| fractions.push(share)).unwrap();
     let capacity = model.capacity();
     assert_eq!((capacity.vocabulary, capacity.context, capacity.blocks), (64, 40, 4));
     assert!(fractions.windows(2).all(|pair| pair[0] <= pair[1]), "{fractions:?}");
