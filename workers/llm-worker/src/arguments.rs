@@ -111,6 +111,10 @@ pub struct Arguments {
     #[arg(long, env, default_value_t = DEFAULT_IMAGE_TOKENS, value_parser = count)]
     pub image_tokens: usize,
 
+    /// mmproj file with the encoder of pictures of a GGUF model [default: a file of the model in the same folder]
+    #[arg(long, env, value_name = "FILE")]
+    pub mmproj: Option<PathBuf>,
+
     /// Maximum number of pictures of a request
     #[arg(long, env, default_value_t = PictureOptions::default().count, value_parser = count)]
     pub images_per_request: usize,
@@ -188,7 +192,7 @@ pub const DEFAULTS: [(&str, &str); 3] =
     [("port", "8081"), ("body_limit", "8388608"), ("streams_per_client", "0")];
 
 /// Flags that refer to the model of `--model`.
-const FOR_ONE_MODEL: [&str; 9] = [
+const FOR_ONE_MODEL: [&str; 10] = [
     "model",
     "model_ref",
     "served_model_name",
@@ -196,6 +200,7 @@ const FOR_ONE_MODEL: [&str; 9] = [
     "chat_template",
     "speculative_config",
     "lora_modules",
+    "mmproj",
     "allow_runtime_lora_updating",
     "kv_events",
 ];
@@ -282,6 +287,7 @@ impl Arguments {
             no_graphs,
             adapters,
             image_tokens: Some(self.image_tokens),
+            mmproj: self.mmproj.clone(),
             ..LoadOptions::default()
         }
     }

@@ -68,7 +68,7 @@ fn is_gguf(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     // Files named mmproj contain encoders of images.
     let is_first = GgufPart::parse(&name).is_none_or(|part| part.number == 1);
-    gguf_stem(&name).is_some_and(|stem| is_first && !stem.starts_with("mmproj"))
+    is_first && gguf_stem(&name).is_some() && !name.to_lowercase().contains("mmproj")
 }
 
 /// A loaded model for the handler of one request.
@@ -291,6 +291,7 @@ mod tests {
             "empty/readme.md",
             "a.gguf",
             "mmproj-a.gguf",
+            "a-mmproj-F16.gguf",
             "e-00001-of-00003.gguf",
             "e-00002-of-00003.gguf",
             "notes.txt",

@@ -115,7 +115,8 @@ fn load_model(
     let draft = draft.transpose()?;
     let reading = &mut |share: f32| report(share.into(), "reading the weights");
     let Loaded { model, text, sampling, name, bytes, cache_bytes, trained_context } =
-        load_pair(&path, draft.as_deref(), &devices, options, reading).context("cannot load the model")?;
+        load_pair(&path, draft.as_deref(), &devices, options.clone(), reading)
+            .context("cannot load the model")?;
     report(1.0.into(), "warming up");
     let text = identity::with_template(arguments, text)?;
     // Free memory may differ later, but the number of cache blocks must not.
@@ -173,7 +174,7 @@ struct ModelFolder {
 impl ModelSource for ModelFolder {
     fn load(&mut self) -> Result<Box<dyn StepModel>> {
         let Self { path, draft, devices, options } = self;
-        Ok(load_pair(path, draft.as_deref(), devices, *options, &mut |_| ())?.model)
+        Ok(load_pair(path, draft.as_deref(), devices, options.clone(), &mut |_| ())?.model)
     }
 
     fn release_memory(&mut self) {

@@ -50,13 +50,13 @@ pub fn load_with_draft(
 ) -> Result<Loaded> {
     check_vocabulary(&load_text(path)?, &load_text(draft)?, draft)?;
     let device = devices.first().context("no device was given")?;
-    let beside = sizes(draft, device, options).with_context(|| draft.display().to_string())?;
-    let loaded = load_on(path, devices, LoadOptions { beside: Some(beside), ..options }, progress)?;
+    let beside = sizes(draft, device, &options).with_context(|| draft.display().to_string())?;
+    let loaded = load_on(path, devices, LoadOptions { beside: Some(beside), ..options.clone() }, progress)?;
     let Capacity { blocks, states, .. } = loaded.model.capacity();
     ensure!(states.is_none(), NO_DRAFTS);
     let cache_bytes = Some(blocks * beside.cache_block);
     let (context, max_contexts) = (None, Some(usize::MAX));
-    let own = LoadOptions { cache_bytes, context, max_contexts, ..options };
+    let own = LoadOptions { cache_bytes, context, max_contexts, mmproj: None, ..options };
     let draft_loaded = load(draft, device, own, &mut |_| ()).context("cannot load the draft model")?;
     ensure!(
         loaded.model.tasks().generate && draft_loaded.model.tasks().generate,

@@ -13,6 +13,7 @@ mod mixtures;
 mod windows;
 
 pub use gguf::from_gguf;
+pub(super) use gguf::scalar;
 pub use hybrids::complete as complete_hybrid;
 
 /// Returns all supported model families.

@@ -118,6 +118,15 @@ impl ModelFiles {
         self.tensors.keys().map(String::as_str)
     }
 
+    /// Exchanges two parts of names.
+    pub(super) fn exchange_names(&mut self, one: &str, other: &str) {
+        let exchanged = |name: &str| match name.contains(one) {
+            true => name.replace(one, other),
+            false => name.replace(other, one),
+        };
+        self.tensors = self.tensors.drain().map(|(name, tensor)| (exchanged(&name), tensor)).collect();
+    }
+
     /// Returns the total size of all tensors, in bytes.
     pub fn bytes(&self) -> u64 {
         self.tensors.values().filter_map(|location| location.bytes().ok()).map(|bytes| bytes as u64).sum()

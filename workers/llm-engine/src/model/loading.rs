@@ -1,5 +1,5 @@
 //! Loading of decoders and encoders: options, data types, and sizes of the cache.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -16,7 +16,7 @@ use super::files::{Description, ModelFiles};
 use super::part::Part;
 use super::pooling::EmbeddingHead;
 use super::sentence::{self, ScoreRows, SentenceModules};
-use super::vision::{DEFAULT_IMAGE_TOKENS, ImageProcessor, Vision, VisionConfig};
+use super::vision::{DEFAULT_IMAGE_TOKENS, ImageProcessor, Mmproj, Vision, VisionConfig};
 use super::weights::Weights;
 use super::{cache, families, states};
 use crate::step::TEXT_ONLY;
@@ -35,7 +35,7 @@ const ENCODED_WIDTH_STEP: usize = 8;
 const TIED: &str = "tie_word_embeddings";
 
 /// Options for loading a model.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     /// Data type of float weights and hidden states. `None` uses the type in the files on a GPU, and f32 on the
     /// CPU and for the hidden states of quantized GGUF files.
@@ -56,6 +56,8 @@ pub struct LoadOptions {
     pub no_graphs: bool,
     /// Maximum number of tokens of a picture, for models that read them. `None` uses [`DEFAULT_IMAGE_TOKENS`].
     pub image_tokens: Option<usize>,
+    /// Encoder of pictures for a GGUF file. `None` uses an mmproj file in its folder that is made for such a model.
+    pub mmproj: Option<PathBuf>,
     /// Limits of adapters, for which the memory leaves space.
     pub adapters: AdapterLimits,
     /// Sizes of a draft model, for which the cache and the memory leave space.
@@ -75,7 +77,7 @@ pub struct ModelSizes {
 ///
 /// # Errors
 /// Returns the errors of [`load_decoder`], and an error if the decoder cannot be a draft model.
-pub fn sizes(path: &Path, device: &Device, options: LoadOptions) -> Result<ModelSizes> {
+pub fn sizes(path: &Path, device: &Device, options: &LoadOptions) -> Result<ModelSizes> {
     let mut files = ModelFiles::open(path)?;
     let (config, declared) = read_config(&mut files)?;
     ensure!(
@@ -132,7 +134,7 @@ pub(super) fn load_encoder(
         Description::Config(config) => declared_type(config),
         Description::Metadata(_) => None,
     };
-    let Types { states, matrices, .. } = types(&files, declared, device, options)?;
+    let Types { states, matrices, .. } = types(&files, declared, device, &options)?;
     let bytes = files.bytes_as(matrices, true);
     let encoder = Encoder::load(config, &mut files, EncoderTypes { states, matrices }, device, progress);
     let encoder = encoder.with_context(|| format!("cannot load {path}"))?;
@@ -169,20 +171,22 @@ pub(super) fn load_files(
     let embeds_only = modules.is_some() || score.is_some() || config.bidirectional;
     let is_tied = config.tied_embeddings;
     config.tied_embeddings |= embeds_only;
-    let types = types(&files, declared, device, options)?;
+    let types = types(&files, declared, device, &options)?;
     let vision = match embeds_only {
         true => Err(TEXT_ONLY),
-        false => read_vision(&files, &config, &part, options).with_context(|| path.clone())?,
+        false => read_vision(&files, &config, &part, &options).with_context(|| path.clone())?,
     };
     // The cache size is checked before the weights are loaded, which takes long.
     let weights = files.bytes_as(types.matrices, part.ranks() == 1).div_ceil(part.ranks());
+    let mmproj = vision.as_ref().ok().and_then(|vision| vision.mmproj.as_ref());
+    let weights = weights + mmproj.map_or(0, |files| files.bytes_as(Some(types.states), true));
     let bytes = match options.cache_bytes {
         Some(bytes) => bytes,
         None => {
             let adapters = AdapterTargets::new(&config, types.states, device, options.adapters).max_bytes();
             let pictures = vision
                 .as_ref()
-                .map_or(0, |(vision, processor)| vision.reserved_bytes(processor.max_tokens(), types.states));
+                .map_or(0, |own| own.config.reserved_bytes(own.processor.max_tokens(), types.states));
             let all = weights + adapters + pictures + options.beside.map_or(0, |beside| beside.weights);
             let free = options.memory_bytes.map_or_else(|| usable_memory(device), |bytes| Ok(Some(bytes)))?;
             free.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(all))
@@ -213,8 +217,15 @@ pub(super) fn load_files(
     let decoder = Decoder::load(config, &mut weights, [blocks, slots], types, device)
         .with_context(|| format!("cannot load {path}"))?;
     let vision = match vision {
-        Ok((vision, processor)) => {
-            let vision = Vision::load(vision, processor, &mut weights, types.states, device);
+        Ok(VisionParts { config, processor, mmproj: None }) => {
+            let vision = Vision::load(config, processor, &mut weights, types.states, device);
+            Ok(vision.with_context(|| format!("cannot load {path}"))?)
+        }
+        Ok(VisionParts { config, processor, mmproj: Some(mut files) }) => {
+            let path = files.path().display().to_string();
+            let ignored = &mut |_| ();
+            let mut weights = Weights::new(&mut files, types.states, Some(types.states), device, ignored);
+            let vision = Vision::load(config, processor, &mut weights, types.states, device);
             Ok(vision.with_context(|| format!("cannot load {path}"))?)
         }
         Err(reason) => Err(reason),
@@ -239,41 +250,65 @@ pub(super) fn load_files(
     Ok((decoder, bytes, trained_context))
 }
 
-/// Configuration of a vision encoder and the processor of its pictures, or the reason why the model reads none.
-type VisionParts = std::result::Result<(VisionConfig, Arc<ImageProcessor>), &'static str>;
+/// Parts of a vision encoder before its weights are loaded.
+struct VisionParts {
+    config: VisionConfig,
+    processor: Arc<ImageProcessor>,
+    /// The file of the encoder, if it is not among those of the model.
+    mmproj: Option<ModelFiles>,
+}
 
-/// Reads the configuration of a model's vision encoder.
+/// Reads the configuration of a model's vision encoder. Returns the reason if the model reads no pictures.
 fn read_vision(
     files: &ModelFiles,
     decoder: &DecoderConfig,
     part: &Part,
-    options: LoadOptions,
-) -> Result<VisionParts> {
+    options: &LoadOptions,
+) -> Result<std::result::Result<VisionParts, &'static str>> {
+    let most = options.image_tokens.unwrap_or(DEFAULT_IMAGE_TOKENS);
+    ensure!(most > 0, "pictures must be allowed to have at least 1 token");
+    let shared = "accepts only text, because several GPUs share it; use one GPU";
     let Description::Config(config) = &files.description else {
-        return Ok(Err("accepts only text; models with vision encoders are read from safetensors only"));
+        let found = Mmproj::find(files, options.mmproj.as_deref(), decoder, most)?;
+        let Some(Mmproj { files, config, processor }) = found else {
+            return Ok(Err("accepts only text, because no mmproj file of this model is beside it"));
+        };
+        if !part.is_whole() {
+            return Ok(Err(shared));
+        }
+        check_vision(&config, &processor, decoder).with_context(|| files.path().display().to_string())?;
+        return Ok(Ok(VisionParts { config, processor, mmproj: Some(files) }));
     };
+    ensure!(
+        options.mmproj.is_none(),
+        "an mmproj file belongs to a GGUF file, but this model is a folder of safetensors"
+    );
     let vision = VisionConfig::from_json(config, decoder.hidden, decoder.norm_eps).context("config.json")?;
     let Some(vision) = vision else { return Ok(Err(TEXT_ONLY)) };
     if !files.names().any(|name| name.ends_with(&vision.anchor())) {
         return Ok(Err("accepts only text, because its files contain no vision encoder"));
     }
     if !part.is_whole() {
-        return Ok(Err("accepts only text, because several GPUs share it; use one GPU"));
+        return Ok(Err(shared));
     }
+    let processor = Arc::new(ImageProcessor::from_folder(files.path(), config, &vision, most)?);
+    check_vision(&vision, &processor, decoder).context("config.json")?;
+    Ok(Ok(VisionParts { config: vision, processor, mmproj: None }))
+}
+
+/// Checks that a decoder can read the features of an encoder.
+fn check_vision(vision: &VisionConfig, processor: &ImageProcessor, decoder: &DecoderConfig) -> Result<()> {
     ensure!(
         vision.deepstack_count() < decoder.windows.len(),
-        "config.json: features of {} layers cannot be added in a decoder of {} layers",
+        "features of {} layers cannot be added in a decoder of {} layers",
         vision.deepstack_count(),
         decoder.windows.len()
     );
-    let most = options.image_tokens.unwrap_or(DEFAULT_IMAGE_TOKENS);
-    ensure!(most > 0, "pictures must be allowed to have at least 1 token");
-    let processor = ImageProcessor::from_folder(files.path(), config, &vision, most)?;
     ensure!(
         !processor.has_axes() || decoder.axes.is_some(),
-        "config.json: \"mrope_section\" is missing in \"rope_scaling\"; copy it from the original config.json"
+        "\"mrope_section\" is missing in \"rope_scaling\"; copy it from the original config.json"
     );
-    Ok(Ok((vision, Arc::new(processor))))
+    Ok(())
 }
 
 /// Loads the head of a decoder that scores pairs of texts.
@@ -304,7 +339,7 @@ fn types(
     files: &ModelFiles,
     declared: Option<DType>,
     device: &Device,
-    options: LoadOptions,
+    options: &LoadOptions,
 ) -> Result<Types> {
     let is_gguf = matches!(files.description, Description::Metadata(_)) && !device.is_cpu();
     let stored = if is_gguf { files.float_type() } else { declared.filter(|_| !device.is_cpu()) };

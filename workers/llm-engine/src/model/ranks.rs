@@ -113,7 +113,7 @@ impl Ranks {
             let (commands, received) = channel();
             let (communicator, path, shared) = (communicator.clone(), path.to_owned(), shared.clone());
             let (name, reports) = (format!("llm-rank-{}", communicator.rank()), sender.clone());
-            let rank = Rank { communicator, path, options, shared };
+            let rank = Rank { communicator, path, options: options.clone(), shared };
             let thread = ModelThread::spawn(&name, move || rank.run(reports, received));
             ranks.threads.push(thread.context("cannot start a rank's thread")?);
             ranks.commands.push(commands);
@@ -233,7 +233,7 @@ impl Rank {
         };
         let (part, device) = (Part::of_rank(communicator), communicator.device());
         let (decoder, bytes, trained_context) =
-            load_files(ModelFiles::open(path)?, part, device, *options, progress)?;
+            load_files(ModelFiles::open(path)?, part, device, options.clone(), progress)?;
         let (capacity, tasks, cache_dtype) = (decoder.capacity(), decoder.tasks(), decoder.cache_dtype());
         Ok((decoder, LoadedPart { capacity, tasks, cache_dtype, bytes, trained_context }))
     }

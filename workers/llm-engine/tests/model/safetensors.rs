@@ -51,7 +51,7 @@ fn loading_reports_progress_and_respects_options() {
     let options = LoadOptions { dtype: Some(dtype), cache_bytes, context, ..LoadOptions::default() };
     let mut fractions = Vec::new();
     let model =
-        load_decoder(folder.path(), &device, options, &mut |share| fractions.push(share)).unwrap();
+        load_decoder(folder.path(), &device, options.clone(), &mut |share| fractions.push(share)).unwrap();
     let capacity = model.capacity();
     assert_eq!((capacity.vocabulary, capacity.context, capacity.blocks), (64, 40, 4));
     assert!(fractions.windows(2).all(|pair| pair[0] <= pair[1]), "{fractions:?}");
@@ -105,7 +105,7 @@ fn the_trained_model_loads_with_its_tokenizer() {
     let (device, dtype) = device();
     let options = LoadOptions { dtype: Some(dtype), cache_bytes: Some(4 << 20), ..LoadOptions::default() };
     for (path, name) in [(path.clone(), "model"), (path.join("tiny-llama.q8_0.gguf"), "tiny-llama.q8_0")] {
-        let loaded = llm_engine::model::load(&path, &device, options, &mut |_| ()).unwrap();
+        let loaded = llm_engine::model::load(&path, &device, options.clone(), &mut |_| ()).unwrap();
         let capacity = loaded.model.capacity();
         assert_eq!((capacity.vocabulary, capacity.context), (512, 512));
         assert_eq!(loaded.name, name);

@@ -1,13 +1,18 @@
-//! Models that read pictures: pixels, features and logits of transformers (see `vision.py`).
+//! Models that read pictures: pixels, features and logits of transformers (see `vision.py`), as safetensors and as GGUF files with
+//! an mmproj file (see `mmproj.py`).
 use std::collections::HashMap;
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use candle_core::quantized::gguf_file::{self, Content, Value as Metadatum};
+use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
 use llm_engine::model::decoder::Decoder;
 use llm_engine::model::vision::{
     ImageProcessor, PictureError, Placement, ProcessedPicture, PromptAxes, VisionConfig,
 };
+use llm_engine::model::{LoadOptions, load_decoder};
 use llm_engine::step::{BLOCK_SIZE, PictureRows, Step, StepModel};
 use pictures::RgbPicture;
 use serde_json::{Value, json};
@@ -152,8 +157,8 @@ impl Checked {
 
 /// Compares features and logits: prompts in chunks beside others, decoding, a prefix with a picture that another text has
 /// computed, and a text that is computed again.
-fn check(name: &str, is_bidirectional: bool, load: fn(&Path) -> Decoder, exact: f32) {
-    let mut checked = Checked::new(name, load(&data(name)));
+fn check(name: &str, path: &Path, is_bidirectional: bool, load: fn(&Path) -> Decoder, exact: f32) {
+    let mut checked = Checked::new(name, load(path));
     checked.check_features(exact);
     let mut texts: Vec<Text> = (0..4).map(|index| checked.text(index)).collect();
     let tolerance = tolerance(exact);
@@ -189,16 +194,25 @@ fn check(name: &str, is_bidirectional: bool, load: fn(&Path) -> Decoder, exact: 
 }
 
 fn check_model(name: &str, is_bidirectional: bool) {
-    let mut checked = Checked::new(name, load_on_cpu(&data(name)));
+    check_files(name, &data(name), is_bidirectional);
+}
+
+/// Like [`check_model`], for the files that `mmproj.py` writes.
+fn check_gguf(name: &str, is_bidirectional: bool) {
+    check_files(name, &data(name).join("model.gguf"), is_bidirectional);
+}
+
+fn check_files(name: &str, path: &Path, is_bidirectional: bool) {
+    let mut checked = Checked::new(name, load_on_cpu(path));
     for index in 0..3 {
         let pixels = &checked.expected[&format!("pixels.{index}")].to_dtype(DType::F32).unwrap();
         let expected = pixels.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         check_pixels(&checked.processed(index), &expected, name, index);
     }
     checked.check_features(1e-4);
-    check(name, is_bidirectional, load_on_cpu, 1e-4);
+    check(name, path, is_bidirectional, load_on_cpu, 1e-4);
     if cfg!(feature = "rocm-emulator") {
-        check(name, is_bidirectional, load, 1e-4);
+        check(name, path, is_bidirectional, load, 1e-4);
     }
 }
 
@@ -219,8 +233,18 @@ fn qwen2_5_vl() {
 }
 
 #[test]
+fn qwen2_5_vl_in_gguf() {
+    check_gguf("qwen2.5-vl", false);
+}
+
+#[test]
 fn qwen3_vl() {
     check_model("qwen3-vl", false);
+}
+
+#[test]
+fn qwen3_vl_in_gguf() {
+    check_gguf("qwen3-vl", false);
 }
 
 /// Replaces fields of JSON, given by pointers.
@@ -445,8 +469,18 @@ fn gemma3() {
 }
 
 #[test]
+fn gemma3_in_gguf() {
+    check_gguf("gemma3-vision", true);
+}
+
+#[test]
 fn smolvlm() {
     check_model("smolvlm", false);
+}
+
+#[test]
+fn smolvlm_in_gguf() {
+    check_gguf("smolvlm", false);
 }
 
 #[test]
@@ -455,6 +489,144 @@ fn pixtral() {
 }
 
 #[test]
+fn pixtral_in_gguf() {
+    check_gguf("pixtral", false);
+}
+
+#[test]
 fn mistral3() {
     check_model("mistral3", false);
+}
+
+#[test]
+fn mistral3_in_gguf() {
+    check_gguf("mistral3", false);
+}
+
+/// Changes the metadata and the tensors of a GGUF file.
+type Change<'c> = &'c dyn Fn(&mut HashMap<String, Metadatum>, &mut HashMap<String, QTensor>);
+
+/// Writes the files of a model to a folder, with a changed mmproj file.
+fn write_mmproj(folder: &Path, name: &str, change: Change) -> PathBuf {
+    let model = folder.join("model.gguf");
+    std::fs::copy(data(name).join("model.gguf"), &model).unwrap();
+    let mut file = File::open(data(name).join(MMPROJ)).unwrap();
+    let content = Content::read(&mut file).unwrap();
+    let read = |name: &String| (name.clone(), content.tensor(&mut file, name, &Device::Cpu).unwrap());
+    let mut tensors: HashMap<_, _> = content.tensor_infos.keys().map(read).collect();
+    let mut metadata = content.metadata;
+    change(&mut metadata, &mut tensors);
+    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    gguf_file::write(&mut File::create(folder.join(MMPROJ)).unwrap(), &metadata, &tensors).unwrap();
+    model
+}
+
+const MMPROJ: &str = "mmproj-model-f16.gguf";
+
+#[test]
+fn broken_mmproj_files_are_rejected() {
+    let string = |text: &str| Metadatum::String(text.into());
+    let cases: [(&str, Change, &[&str]); 9] = [
+        (
+            "gemma3-vision",
+            &|_, tensors| drop(tensors.remove("v.post_ln.bias")),
+            &["no tensor 'v.post_ln.bias'"],
+        ),
+        (
+            "qwen2.5-vl",
+            &|_, tensors| drop(tensors.remove("v.patch_embd.weight.1")),
+            &["v.patch_embd.weight.1"],
+        ),
+        (
+            "qwen3-vl",
+            &|_, tensors| drop(tensors.remove("v.deepstack.1.fc2.weight")),
+            &["v.deepstack.1.fc2.weight"],
+        ),
+        ("smolvlm", &|_, tensors| drop(tensors.remove("mm.model.fc.weight")), &["mm.model.fc.weight"]),
+        (
+            "mistral3",
+            &|_, tensors| {
+                let other = Tensor::zeros((32, 64), DType::F32, &Device::Cpu).unwrap();
+                let other = QTensor::quantize(&other, GgmlDType::F16).unwrap();
+                tensors.insert("v.blk.1.attn_q.weight".into(), other);
+            },
+            &["v.blk.1.attn_q.weight", "[32, 64]", "[32, 32]"],
+        ),
+        (
+            "pixtral",
+            &|metadata, _| drop(metadata.remove("clip.vision.block_count")),
+            &["\"clip.vision.block_count\" is missing"],
+        ),
+        (
+            "pixtral",
+            &|metadata, _| drop(metadata.remove("clip.use_silu")),
+            &["\"clip.use_silu\" must be true"],
+        ),
+        (
+            "pixtral",
+            &|metadata, _| drop(metadata.insert("clip.vision.image_mean".into(), Metadatum::Array(vec![]))),
+            &["\"image_mean\"", "three numbers"],
+        ),
+        (
+            "qwen2.5-vl",
+            &|metadata, _| drop(metadata.insert("clip.vision.n_wa_pattern".into(), string("x"))),
+            &["\"fullatt_block_indexes\" has"],
+        ),
+    ];
+    for (name, change, words) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        assert_rejected(&write_mmproj(folder.path(), name, change), &[&[MMPROJ], words].concat());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let model = write_mmproj(folder.path(), "gemma3-vision", &|_, _| ());
+    let bytes = std::fs::read(folder.path().join(MMPROJ)).unwrap();
+    for (length, words) in [(100, "cannot be read as GGUF"), (bytes.len() - 3000, "ends at byte")] {
+        std::fs::write(folder.path().join(MMPROJ), &bytes[..length]).unwrap();
+        assert_rejected(&model, &[MMPROJ, words]);
+    }
+}
+
+#[test]
+fn mmproj_files_of_other_models_are_rejected_or_ignored() {
+    let load = |path: &Path, mmproj: Option<PathBuf>| {
+        let options = LoadOptions { mmproj, cache_bytes: Some(1 << 20), ..LoadOptions::default() };
+        load_decoder(path, &Device::Cpu, options, &mut |_| ())
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let string = |text: &str| Metadatum::String(text.into());
+    let change: Change = &|metadata, _| drop(metadata.insert("clip.projector_type".into(), string("ldp")));
+    let model = write_mmproj(folder.path(), "gemma3-vision", change);
+    let unknown = folder.path().join(MMPROJ);
+    let of = |name: &str| data(name).join(MMPROJ);
+    for (mmproj, words) in [
+        (of("qwen3-vl"), &[MMPROJ, "qwen3vl", "\"gemma3\""][..]),
+        (unknown, &[MMPROJ, "\"ldp\", which is not supported", "idefics3"]),
+        (data("gemma3-vision").join("model.gguf"), &["model.gguf", "\"gemma3\", but must be \"clip\""]),
+        (data("gemma3-vision"), &["gemma3-vision", "no GGUF file"]),
+        (data("none.gguf"), &["there is no", "none.gguf"]),
+    ] {
+        let error = format!("{:#}", load(&model, Some(mmproj)).err().unwrap());
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    }
+    let reason = load(&model, None).unwrap().image_processor().unwrap_err();
+    assert!(reason.contains("no mmproj file"), "{reason}");
+    assert!(load(&model, Some(of("gemma3-vision"))).unwrap().vision().is_some());
+    let error = load(&data("gemma3-vision"), Some(of("gemma3-vision"))).err().unwrap();
+    assert!(format!("{error:#}").contains("a folder of safetensors"), "{error:#}");
+}
+
+/// Older converters exchanged the names of both projections.
+#[test]
+fn exchanged_names_of_mmproj_files_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let change: Change = &|_, tensors| {
+        let exchanged = |name: String| match name.contains("ffn_up") {
+            true => name.replace("ffn_up", "ffn_down"),
+            false => name.replace("ffn_down", "ffn_up"),
+        };
+        *tensors = tensors.drain().map(|(name, tensor)| (exchanged(name), tensor)).collect();
+    };
+    let model = write_mmproj(folder.path(), "gemma3-vision", change);
+    Checked::new("gemma3-vision", load_on_cpu(&model)).check_features(1e-4);
 }

@@ -8,6 +8,10 @@ use serde_json::{Map, Value, json};
 use super::{all_families, join_names};
 use crate::model::config::Family;
 
+/// Architectures of models that read pictures, and those of their text models.
+const PICTURE_ARCHITECTURES: [(&str, &str); 3] =
+    [("qwen2vl", "qwen2"), ("qwen3vl", "qwen3"), ("qwen3vlmoe", "qwen3moe")];
+
 /// GGUF metadata keys without the architecture prefix, and the corresponding config.json fields.
 const METADATA: &[(&str, &str)] = &[
     ("embedding_length", "hidden_size"),
@@ -81,7 +85,9 @@ pub fn from_gguf(
     let arch = arch.as_str().unwrap_or_default();
     let own = |key: &str| metadata(&format!("{arch}.{key}"));
     let number = |key: &str| own(key).and_then(|value| value.as_f64());
-    let named = || all_families().filter(|family| family.gguf == Some(arch));
+    // The text models of models that read pictures.
+    let text_arch = PICTURE_ARCHITECTURES.iter().find(|(own, _)| *own == arch).map_or(arch, |(_, text)| text);
+    let named = || all_families().filter(|family| family.gguf == Some(text_arch));
     // Mixtral's files have the name of Llama's.
     let is_mixture = number("expert_count").is_some_and(|experts| experts > 1.0);
     let family = named().find(|family| family.experts.is_some() == is_mixture);
@@ -129,6 +135,19 @@ pub fn from_gguf(
                 None => Value::Null,
             },
         },
+    };
+    let sections = match content.metadata.get(&format!("{arch}.rope.dimension_sections")) {
+        // The fourth axis is not used.
+        Some(Metadatum::Array(sizes)) if text_arch != arch => {
+            sizes.iter().filter_map(scalar).take(3).collect()
+        }
+        _ => Vec::new(),
+    };
+    let scaling = match (scaling, sections.is_empty()) {
+        (Value::Null, false) => {
+            json!({"rope_type": "default", "mrope_section": sections, "mrope_interleaved": text_arch != "qwen2"})
+        }
+        (scaling, _) => scaling,
     };
     config.insert("rope_scaling".into(), scaling);
     // These replace the defaults of families that have them by kind of layer.
@@ -261,7 +280,7 @@ fn width(config: &Map<String, Value>) -> Option<f64> {
 }
 
 /// Converts a scalar or a string to JSON; arrays are not needed here.
-fn scalar(value: &Metadatum) -> Option<Value> {
+pub(in crate::model) fn scalar(value: &Metadatum) -> Option<Value> {
     Some(match value {
         Metadatum::String(text) => json!(text),
         Metadatum::Bool(flag) => json!(flag),

@@ -82,6 +82,17 @@ impl VisionConfig {
             );
             return Ok(None);
         };
+        Self::of_family(family, config, text_hidden, text_norm_eps).map(Some)
+    }
+
+    /// Like [`Self::from_json`], for an encoder of a known kind.
+    pub(super) fn of_family(
+        family: &'static VisionFamily,
+        config: &Value,
+        text_hidden: usize,
+        text_norm_eps: f64,
+    ) -> Result<Self> {
+        let vision = &config["vision_config"];
         let fields = Fields::new(vision, family.defaults)?;
         let first = |names: [&str; 2]| -> Result<usize> {
             let [name, other] = names;
@@ -189,7 +200,7 @@ impl VisionConfig {
             );
         }
         let theta = vision["rope_parameters"]["rope_theta"].as_f64();
-        Ok(Some(Self {
+        Ok(Self {
             family,
             hidden,
             intermediate,
@@ -209,7 +220,7 @@ impl VisionConfig {
             text_norm_eps,
             projector_bias: config["multimodal_projector_bias"] != false,
             token: token.context("\"image_token_id\" is missing")?,
-        }))
+        })
     }
 
     /// Returns the ending of the name of a tensor that every model with the encoder has.

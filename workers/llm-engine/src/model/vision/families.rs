@@ -30,6 +30,18 @@ pub(super) struct VisionFamily {
     pub(super) is_bidirectional: bool,
     /// Projection to the width of the decoder.
     pub(super) projector: ProjectorKind,
+    /// Names of its tensors.
+    pub(super) projector_names: ProjectorNames,
+    /// If true, tensors are those of llama.cpp's mmproj files: each frame of the patches has a tensor, the norm of Gemma 3's
+    /// projector includes 1, and Pixtral's rotary pairs are neighboring elements.
+    pub(super) is_mmproj: bool,
+}
+
+impl VisionFamily {
+    /// Returns true if rotary pairs are neighboring elements; otherwise they are elements of both halves.
+    pub(super) fn is_interleaved(&self) -> bool {
+        self.is_mmproj && matches!(self.projector, ProjectorKind::Pixtral | ProjectorKind::Mistral3)
+    }
 }
 
 /// Names of an encoder's tensors.
@@ -99,6 +111,26 @@ pub(super) enum ProjectorKind {
     Mistral3,
 }
 
+/// Names of a projector's tensors.
+#[derive(Debug, PartialEq)]
+pub(super) struct ProjectorNames {
+    /// Norm before the layers.
+    pub(super) norm: Option<&'static str>,
+    /// Layer that merges patches.
+    pub(super) merger: Option<&'static str>,
+    /// Layers, and the matrix of Gemma 3 by its full name.
+    pub(super) layers: &'static [&'static str],
+    /// What precedes the number of a projector of earlier states; its norm and its two layers.
+    pub(super) deepstack: (&'static str, [&'static str; 3]),
+}
+
+impl ProjectorNames {
+    /// Names of a projector that consists of layers.
+    const fn layers(layers: &'static [&'static str]) -> Self {
+        Self { norm: None, merger: None, layers, deepstack: ("", [""; 3]) }
+    }
+}
+
 const QWEN_LAYER_NORMS: [&str; 2] = ["norm1", "norm2"];
 
 const SIGLIP: EncoderNames = EncoderNames {
@@ -130,125 +162,294 @@ const PIXTRAL: EncoderNames = EncoderNames {
 const PIXTRAL_DEFAULTS: &str = r#"{"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
     "num_attention_heads": 16, "image_size": 1024, "patch_size": 16, "hidden_act": "gelu"}"#;
 
+const PIXTRAL_LAYERS: &[&str] = &["multi_modal_projector.linear_1", "multi_modal_projector.linear_2"];
+
+const QWEN2_5_VL: VisionFamily = VisionFamily {
+    model_types: &["qwen2_5_vl"],
+    encoder_type: None,
+    defaults: r#"{"depth": 32, "hidden_size": 3584, "hidden_act": "silu", "intermediate_size": 3420, "num_heads": 16,
+        "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 112,
+        "fullatt_block_indexes": [7, 15, 23, 31]}"#,
+    names: EncoderNames {
+        patch: "patch_embed.proj",
+        patch_bias: false,
+        table: None,
+        first_norm: None,
+        last_norm: None,
+        layers: "blocks",
+        norms: QWEN_LAYER_NORMS,
+        query_key_value: &["attn.qkv"],
+        output: "attn.proj",
+        mlp: &["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
+    },
+    is_rms: true,
+    has_bias: true,
+    has_frames: true,
+    has_windows: true,
+    norm_eps: 1e-6,
+    positions: Positions::Rotary { column_shift: 0 },
+    merge: MergeFrom::Encoder,
+    is_bidirectional: false,
+    projector: ProjectorKind::Qwen2,
+    projector_names: ProjectorNames {
+        norm: Some("merger.ln_q"),
+        ..ProjectorNames::layers(&["merger.mlp.0", "merger.mlp.2"])
+    },
+    is_mmproj: false,
+};
+
+const QWEN3_VL: VisionFamily = VisionFamily {
+    model_types: &["qwen3_vl"],
+    encoder_type: None,
+    defaults: r#"{"depth": 27, "hidden_size": 1152, "hidden_act": "gelu_pytorch_tanh", "intermediate_size": 4304,
+        "num_heads": 16, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2,
+        "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24]}"#,
+    names: EncoderNames {
+        patch: "patch_embed.proj",
+        patch_bias: true,
+        table: Some("pos_embed"),
+        first_norm: None,
+        last_norm: None,
+        layers: "blocks",
+        norms: QWEN_LAYER_NORMS,
+        query_key_value: &["attn.qkv"],
+        output: "attn.proj",
+        mlp: &["mlp.linear_fc1", "mlp.linear_fc2"],
+    },
+    is_rms: false,
+    has_bias: true,
+    has_frames: true,
+    has_windows: false,
+    norm_eps: 1e-6,
+    positions: Positions::InterpolatedAndRotary,
+    merge: MergeFrom::Encoder,
+    is_bidirectional: false,
+    projector: ProjectorKind::Qwen3,
+    projector_names: ProjectorNames {
+        norm: Some("merger.norm"),
+        deepstack: ("deepstack_merger_list.", ["norm", "linear_fc1", "linear_fc2"]),
+        ..ProjectorNames::layers(&["merger.linear_fc1", "merger.linear_fc2"])
+    },
+    is_mmproj: false,
+};
+
+const GEMMA3: VisionFamily = VisionFamily {
+    model_types: &["gemma3"],
+    encoder_type: Some("siglip_vision_model"),
+    defaults: r#"{"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "image_size": 224, "patch_size": 16, "hidden_act": "gelu_pytorch_tanh"}"#,
+    names: SIGLIP,
+    is_rms: false,
+    has_bias: true,
+    has_frames: false,
+    has_windows: false,
+    norm_eps: 1e-6,
+    positions: Positions::Table,
+    merge: MergeFrom::TokensPerImage,
+    is_bidirectional: true,
+    projector: ProjectorKind::Gemma3,
+    projector_names: ProjectorNames {
+        norm: Some("multi_modal_projector.mm_soft_emb_norm"),
+        ..ProjectorNames::layers(&["multi_modal_projector.mm_input_projection_weight"])
+    },
+    is_mmproj: false,
+};
+
+const SMOLVLM: VisionFamily = VisionFamily {
+    model_types: &["smolvlm", "idefics3"],
+    encoder_type: None,
+    defaults: r#"{"hidden_size": 1152, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 16,
+        "image_size": 224, "patch_size": 32, "hidden_act": "gelu_pytorch_tanh"}"#,
+    names: SIGLIP,
+    is_rms: false,
+    has_bias: true,
+    has_frames: false,
+    has_windows: false,
+    norm_eps: 1e-6,
+    positions: Positions::Table,
+    merge: MergeFrom::Model("scale_factor", 2),
+    is_bidirectional: false,
+    projector: ProjectorKind::Idefics3,
+    projector_names: ProjectorNames::layers(&["modality_projection.proj"]),
+    is_mmproj: false,
+};
+
+const PIXTRAL_12B: VisionFamily = VisionFamily {
+    model_types: &["llava"],
+    encoder_type: Some("pixtral"),
+    defaults: PIXTRAL_DEFAULTS,
+    names: PIXTRAL,
+    is_rms: true,
+    has_bias: false,
+    has_frames: false,
+    has_windows: false,
+    norm_eps: 1e-5,
+    positions: Positions::Rotary { column_shift: 2 },
+    merge: MergeFrom::Model("spatial_merge_size", 1),
+    is_bidirectional: false,
+    projector: ProjectorKind::Pixtral,
+    projector_names: ProjectorNames::layers(PIXTRAL_LAYERS),
+    is_mmproj: false,
+};
+
+const MISTRAL3: VisionFamily = VisionFamily {
+    model_types: &["mistral3"],
+    merge: MergeFrom::Model("spatial_merge_size", 2),
+    projector: ProjectorKind::Mistral3,
+    projector_names: ProjectorNames {
+        norm: Some("multi_modal_projector.norm"),
+        merger: Some("multi_modal_projector.patch_merger.merging_layer"),
+        ..ProjectorNames::layers(PIXTRAL_LAYERS)
+    },
+    ..PIXTRAL_12B
+};
+
 /// Supported kinds.
-const FAMILIES: &[VisionFamily] = &[
-    VisionFamily {
-        model_types: &["qwen2_5_vl"],
-        encoder_type: None,
-        defaults: r#"{"depth": 32, "hidden_size": 3584, "hidden_act": "silu", "intermediate_size": 3420, "num_heads": 16,
-            "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 112,
-            "fullatt_block_indexes": [7, 15, 23, 31]}"#,
-        names: EncoderNames {
-            patch: "patch_embed.proj",
-            patch_bias: false,
-            table: None,
-            first_norm: None,
-            last_norm: None,
-            layers: "blocks",
-            norms: QWEN_LAYER_NORMS,
-            query_key_value: &["attn.qkv"],
-            output: "attn.proj",
-            mlp: &["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
+const FAMILIES: &[VisionFamily] = &[QWEN2_5_VL, QWEN3_VL, GEMMA3, SMOLVLM, PIXTRAL_12B, MISTRAL3];
+
+/// Kind of an encoder and its projector in an mmproj file of llama.cpp.
+pub(super) struct MmprojKind {
+    /// Name in `clip.projector_type`.
+    pub(super) projector: &'static str,
+    /// Names in `general.architecture` of text models.
+    pub(super) architectures: &'static [&'static str],
+    /// The kind, with the names of tensors in GGUF.
+    pub(super) family: VisionFamily,
+    /// Activation for which `clip.use_gelu` stands.
+    pub(super) gelu: &'static str,
+    /// Options of the processor of pictures that the file does not contain, as JSON.
+    pub(super) processor: &'static str,
+    /// Fields of a config.json for tokens, and these tokens.
+    pub(super) tokens: &'static [(&'static str, &'static str)],
+}
+
+const GGUF_NAMES: EncoderNames = EncoderNames {
+    patch: "v.patch_embd",
+    patch_bias: true,
+    table: Some("v.position_embd"),
+    first_norm: None,
+    last_norm: Some("v.post_ln"),
+    layers: "v.blk",
+    norms: ["ln1", "ln2"],
+    query_key_value: &["attn_q", "attn_k", "attn_v"],
+    output: "attn_out",
+    mlp: &["ffn_up", "ffn_down"],
+};
+
+const GGUF_GATED: &[&str] = &["ffn_gate", "ffn_up", "ffn_down"];
+
+const GGUF_PIXTRAL: EncoderNames = EncoderNames {
+    patch_bias: false,
+    table: None,
+    first_norm: Some("v.pre_ln"),
+    last_norm: None,
+    mlp: GGUF_GATED,
+    ..GGUF_NAMES
+};
+
+const GGUF_QWEN_PROJECTOR: ProjectorNames = ProjectorNames {
+    norm: Some("v.post_ln"),
+    merger: None,
+    layers: &["mm.0", "mm.2"],
+    deepstack: ("v.deepstack.", ["norm", "fc1", "fc2"]),
+};
+
+/// Supported kinds of mmproj files. Of those with the same projector, the first one whose tensors exist is used.
+pub(super) const MMPROJ: &[MmprojKind] = &[
+    MmprojKind {
+        projector: "qwen2.5vl_merger",
+        architectures: &["qwen2vl"],
+        family: VisionFamily {
+            names: EncoderNames {
+                patch_bias: false,
+                table: None,
+                last_norm: None,
+                mlp: GGUF_GATED,
+                ..GGUF_NAMES
+            },
+            projector_names: GGUF_QWEN_PROJECTOR,
+            is_mmproj: true,
+            ..QWEN2_5_VL
         },
-        is_rms: true,
-        has_bias: true,
-        has_frames: true,
-        has_windows: true,
-        norm_eps: 1e-6,
-        positions: Positions::Rotary { column_shift: 0 },
-        merge: MergeFrom::Encoder,
-        is_bidirectional: false,
-        projector: ProjectorKind::Qwen2,
+        gelu: "gelu",
+        processor: r#"{"resample": 3, "min_pixels": 3136, "max_pixels": 12845056}"#,
+        tokens: &[("image_token_id", "<|image_pad|>")],
     },
-    VisionFamily {
-        model_types: &["qwen3_vl"],
-        encoder_type: None,
-        defaults: r#"{"depth": 27, "hidden_size": 1152, "hidden_act": "gelu_pytorch_tanh", "intermediate_size": 4304,
-            "num_heads": 16, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2,
-            "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24]}"#,
-        names: EncoderNames {
-            patch: "patch_embed.proj",
-            patch_bias: true,
-            table: Some("pos_embed"),
-            first_norm: None,
-            last_norm: None,
-            layers: "blocks",
-            norms: QWEN_LAYER_NORMS,
-            query_key_value: &["attn.qkv"],
-            output: "attn.proj",
-            mlp: &["mlp.linear_fc1", "mlp.linear_fc2"],
+    MmprojKind {
+        projector: "qwen3vl_merger",
+        architectures: &["qwen3vl"],
+        family: VisionFamily {
+            names: EncoderNames { last_norm: None, query_key_value: &["attn_qkv"], ..GGUF_NAMES },
+            projector_names: GGUF_QWEN_PROJECTOR,
+            is_mmproj: true,
+            ..QWEN3_VL
         },
-        is_rms: false,
-        has_bias: true,
-        has_frames: true,
-        has_windows: false,
-        norm_eps: 1e-6,
-        positions: Positions::InterpolatedAndRotary,
-        merge: MergeFrom::Encoder,
-        is_bidirectional: false,
-        projector: ProjectorKind::Qwen3,
+        gelu: "gelu_pytorch_tanh",
+        processor: r#"{"resample": 3, "min_pixels": 65536, "max_pixels": 16777216}"#,
+        tokens: &[("image_token_id", "<|image_pad|>")],
     },
-    VisionFamily {
-        model_types: &["gemma3"],
-        encoder_type: Some("siglip_vision_model"),
-        defaults: r#"{"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
-            "image_size": 224, "patch_size": 16, "hidden_act": "gelu_pytorch_tanh"}"#,
-        names: SIGLIP,
-        is_rms: false,
-        has_bias: true,
-        has_frames: false,
-        has_windows: false,
-        norm_eps: 1e-6,
-        positions: Positions::Table,
-        merge: MergeFrom::TokensPerImage,
-        is_bidirectional: true,
-        projector: ProjectorKind::Gemma3,
+    MmprojKind {
+        projector: "gemma3",
+        architectures: &["gemma3"],
+        family: VisionFamily {
+            names: GGUF_NAMES,
+            projector_names: ProjectorNames {
+                norm: Some("mm.soft_emb_norm"),
+                ..ProjectorNames::layers(&["mm.input_projection.weight"])
+            },
+            is_mmproj: true,
+            ..GEMMA3
+        },
+        gelu: "gelu_pytorch_tanh",
+        processor: r#"{"resample": 2}"#,
+        tokens: &[
+            ("image_token_id", "<image_soft_token>"),
+            ("boi_token_index", "<start_of_image>"),
+            ("eoi_token_index", "<end_of_image>"),
+        ],
     },
-    VisionFamily {
-        model_types: &["smolvlm", "idefics3"],
-        encoder_type: None,
-        defaults: r#"{"hidden_size": 1152, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 16,
-            "image_size": 224, "patch_size": 32, "hidden_act": "gelu_pytorch_tanh"}"#,
-        names: SIGLIP,
-        is_rms: false,
-        has_bias: true,
-        has_frames: false,
-        has_windows: false,
-        norm_eps: 1e-6,
-        positions: Positions::Table,
-        merge: MergeFrom::Model("scale_factor", 2),
-        is_bidirectional: false,
-        projector: ProjectorKind::Idefics3,
+    MmprojKind {
+        projector: "idefics3",
+        architectures: &["llama"],
+        family: VisionFamily {
+            names: GGUF_NAMES,
+            projector_names: ProjectorNames::layers(&["mm.model.fc"]),
+            is_mmproj: true,
+            ..SMOLVLM
+        },
+        gelu: "gelu_pytorch_tanh",
+        processor: r#"{"resample": 1}"#,
+        tokens: &[("image_token_id", "<image>")],
     },
-    VisionFamily {
-        model_types: &["llava"],
-        encoder_type: Some("pixtral"),
-        defaults: PIXTRAL_DEFAULTS,
-        names: PIXTRAL,
-        is_rms: true,
-        has_bias: false,
-        has_frames: false,
-        has_windows: false,
-        norm_eps: 1e-5,
-        positions: Positions::Rotary { column_shift: 2 },
-        merge: MergeFrom::Model("spatial_merge_size", 1),
-        is_bidirectional: false,
-        projector: ProjectorKind::Pixtral,
+    MmprojKind {
+        projector: "pixtral",
+        architectures: &["llama"],
+        family: VisionFamily {
+            names: GGUF_PIXTRAL,
+            projector_names: ProjectorNames {
+                norm: Some("mm.input_norm"),
+                merger: Some("mm.patch_merger"),
+                ..ProjectorNames::layers(&["mm.1", "mm.2"])
+            },
+            is_mmproj: true,
+            ..MISTRAL3
+        },
+        gelu: "gelu",
+        processor: r#"{"resample": 3}"#,
+        tokens: &[("image_token_id", "[IMG]")],
     },
-    VisionFamily {
-        model_types: &["mistral3"],
-        encoder_type: Some("pixtral"),
-        defaults: PIXTRAL_DEFAULTS,
-        names: PIXTRAL,
-        is_rms: true,
-        has_bias: false,
-        has_frames: false,
-        has_windows: false,
-        norm_eps: 1e-5,
-        positions: Positions::Rotary { column_shift: 2 },
-        merge: MergeFrom::Model("spatial_merge_size", 2),
-        is_bidirectional: false,
-        projector: ProjectorKind::Mistral3,
+    MmprojKind {
+        projector: "pixtral",
+        architectures: &["llama"],
+        family: VisionFamily {
+            names: GGUF_PIXTRAL,
+            projector_names: ProjectorNames::layers(&["mm.1", "mm.2"]),
+            is_mmproj: true,
+            ..PIXTRAL_12B
+        },
+        gelu: "gelu",
+        processor: r#"{"resample": 3}"#,
+        tokens: &[("image_token_id", "[IMG]")],
     },
 ];
 

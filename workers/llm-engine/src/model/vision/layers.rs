@@ -80,12 +80,22 @@ impl EncoderLayers {
         let area = config.patch * config.patch;
         let name = format!("{prefix}{}.weight", names.patch);
         let shape = [hidden, 3, config.frames, config.patch, config.patch];
-        let patch = match family.has_frames {
-            true => weights.floats_named(&name, &shape)?,
-            false => weights.floats_named(&name, &[hidden, 3, config.patch, config.patch])?,
-        };
         // All frames of a picture are the same.
-        let patch = patch.reshape((hidden, 3, config.frames, area))?.sum(2)?.reshape((hidden, 3 * area))?;
+        let patch = match (family.has_frames, family.is_mmproj) {
+            (true, false) => {
+                weights.floats_named(&name, &shape)?.reshape((hidden, 3, config.frames, area))?.sum(2)?
+            }
+            (has_frames, _) => {
+                let shape = [hidden, 3, config.patch, config.patch];
+                let first = weights.floats_named(&name, &shape)?;
+                if has_frames {
+                    (first + weights.floats_named(&format!("{name}.1"), &shape)?)?
+                } else {
+                    first
+                }
+            }
+        };
+        let patch = patch.reshape((hidden, 3 * area))?;
         let bias = match names.patch_bias {
             true => Some(
                 weights.vector_named(&format!("{prefix}{}.bias", names.patch), hidden)?.to_dtype(dtype)?,
@@ -295,7 +305,11 @@ impl EncoderLayer {
                     v: &part(2)?,
                     bias: None,
                     norms: None,
-                    rotary: Rotary { cos: &rotary.tables[0], sin: &rotary.tables[1], interleaved: false },
+                    rotary: Rotary {
+                        cos: &rotary.tables[0],
+                        sin: &rotary.tables[1],
+                        interleaved: config.family.is_interleaved(),
+                    },
                     positions: &rotary.rows,
                     slots: &rotary.rows,
                     keys: &keys,

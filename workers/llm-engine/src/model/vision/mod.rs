@@ -3,7 +3,8 @@
 //! | file | subject |
 //! |---|---|
 //! | `config` | sizes and options of an encoder and its projector |
-//! | `families` | table of the kinds of encoders: names of tensors, and how each differs |
+//! | `families` | tables of the kinds of encoders: names of tensors, and how each differs |
+//! | `mmproj` | encoders in mmproj files beside GGUF files |
 //! | `processor` | scaling of pictures and their division into patches, as preprocessor_config.json says |
 //! | `sizes` | sizes to which pictures are scaled |
 //! | `grid` | order of patches, windows and positions |
@@ -21,6 +22,7 @@ mod config;
 mod families;
 mod grid;
 mod layers;
+mod mmproj;
 mod processor;
 mod projector;
 mod sizes;
@@ -29,6 +31,7 @@ use super::weights::Weights;
 pub use axes::PromptAxes;
 use config::KEPT_PICTURES;
 pub use config::VisionConfig;
+pub(super) use mmproj::Mmproj;
 pub use processor::{DEFAULT_IMAGE_TOKENS, ImageProcessor, PictureError, Placement, ProcessedPicture};
 
 use layers::EncoderLayers;

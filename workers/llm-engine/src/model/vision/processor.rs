@@ -181,7 +181,13 @@ impl ImageProcessor {
         bail!("{} has no preprocessor_config.json, which the vision encoder needs", folder.display())
     }
 
-    fn from_json(json: &Value, config: &Value, vision: &VisionConfig, max_tokens: usize) -> Result<Self> {
+    /// Reads the options from a preprocessor_config.json.
+    pub(super) fn from_json(
+        json: &Value,
+        config: &Value,
+        vision: &VisionConfig,
+        max_tokens: usize,
+    ) -> Result<Self> {
         for field in ["do_resize", "do_rescale", "do_normalize"] {
             ensure!(json[field] != false, "{field:?} is false, which is not supported");
         }

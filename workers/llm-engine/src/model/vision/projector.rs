@@ -37,48 +37,32 @@ impl Projector {
             merger: None,
             layers,
         };
-        let prefix = |weights: &Weights, anchor: &str| {
-            weights.prefix_of(anchor).with_context(|| format!("there is no tensor '{anchor}'"))
-        };
+        let names = &config.family.projector_names;
+        let [norm, merger] = [names.norm, names.merger].map(Option::unwrap_or_default);
         Ok(match config.family.projector {
             ProjectorKind::Qwen2 | ProjectorKind::Qwen3 => {
-                let is_old = config.family.projector == ProjectorKind::Qwen2;
-                let (norm, layers) = match is_old {
-                    true => ("ln_q", ["mlp.0", "mlp.2"]),
-                    false => ("norm", ["linear_fc1", "linear_fc2"]),
-                };
-                let prefix = prefix(weights, &format!("merger.{norm}.weight"))? + "merger.";
-                let norm = load_norm(weights, &format!("{prefix}{norm}"), hidden, config, dtype)?;
-                let layers = two_layers(weights, &prefix, layers, [merged, merged, text], true)?;
+                let norm = load_norm(weights, &full_name(weights, norm)?, hidden, config, dtype)?;
+                let layers = layers(weights, names.layers, &[merged, merged, text], true)?;
                 Self { patch_norm: Some(norm), ..plain(layers) }
             }
             ProjectorKind::Gemma3 => {
-                let anchor = "multi_modal_projector.mm_soft_emb_norm.weight";
-                let prefix = prefix(weights, anchor)?;
-                let norm = weights.vector_named(&format!("{prefix}{anchor}"), hidden)?;
-                let norm = Norm::rms(norm, true, config.norm_eps, dtype)?;
-                let name = format!("{prefix}multi_modal_projector.mm_input_projection_weight");
+                let norm = weights.vector_named(&(full_name(weights, norm)? + ".weight"), hidden)?;
+                let norm = Norm::rms(norm, !config.family.is_mmproj, config.norm_eps, dtype)?;
+                let name = names.layers.first().copied().unwrap_or_default();
+                let name = weights.prefix_of(name).unwrap_or_default() + name;
                 let matrix = weights.floats_named(&name, &[hidden, text])?.t()?.contiguous()?;
                 let layers = vec![Linear::float(matrix.to_dtype(dtype)?, None, dtype)];
                 Self { averages: true, token_norm: Some(norm), ..plain(layers) }
             }
-            ProjectorKind::Idefics3 => {
-                let name = "modality_projection.proj";
-                let prefix = prefix(weights, &format!("{name}.weight"))?;
-                plain(vec![weights.linear_named(&[format!("{prefix}{name}")], text, merged, false)?])
-            }
+            ProjectorKind::Idefics3 => plain(layers(weights, names.layers, &[merged, text], false)?),
             ProjectorKind::Pixtral | ProjectorKind::Mistral3 => {
-                let prefix =
-                    prefix(weights, "multi_modal_projector.linear_1.weight")? + "multi_modal_projector.";
-                let names = ["linear_1", "linear_2"];
-                let layers =
-                    two_layers(weights, &prefix, names, [hidden, text, text], config.projector_bias)?;
+                let layers = layers(weights, names.layers, &[hidden, text, text], config.projector_bias)?;
                 if config.family.projector == ProjectorKind::Pixtral {
                     return Ok(plain(layers));
                 }
-                let norm = weights.vector_named(&format!("{prefix}norm.weight"), hidden)?;
+                let norm = weights.vector_named(&(full_name(weights, norm)? + ".weight"), hidden)?;
                 let norm = Norm::rms(norm, false, config.text_norm_eps, dtype)?;
-                let name = format!("{prefix}patch_merger.merging_layer.weight");
+                let name = full_name(weights, merger)? + ".weight";
                 // Files have the patches of each element together.
                 let matrix = weights.floats_named(&name, &[hidden, merged])?;
                 let matrix = matrix.reshape((hidden, hidden, patches))?.transpose(1, 2)?;
@@ -98,12 +82,12 @@ impl Projector {
     ) -> Result<Self> {
         let patches = config.merge * config.merge;
         let merged = config.hidden * patches;
-        let name = format!("deepstack_merger_list.{index}.");
-        let prefix = weights.prefix_of(&format!("{name}norm.weight"));
-        let prefix = prefix.with_context(|| format!("there is no tensor '{name}norm.weight'"))? + &name;
-        let norm = load_norm(weights, &format!("{prefix}norm"), merged, config, dtype)?;
-        let (names, widths) = (["linear_fc1", "linear_fc2"], [merged, merged, config.text_hidden]);
-        let layers = two_layers(weights, &prefix, names, widths, true)?;
+        let (list, parts) = config.family.projector_names.deepstack;
+        // llama.cpp's files have the number of the layer.
+        let number = if config.family.is_mmproj { config.deepstack_layers[index] } else { index };
+        let [norm, first, second] = parts.map(|part| format!("{list}{number}.{part}"));
+        let norm = load_norm(weights, &full_name(weights, &norm)?, merged, config, dtype)?;
+        let layers = layers(weights, &[&first, &second], &[merged, merged, config.text_hidden], true)?;
         let (patch_norm, token_norm) = (None, Some(norm));
         Ok(Self { patches, patch_norm, averages: false, token_norm, merger: None, layers })
     }
@@ -133,15 +117,16 @@ impl Projector {
     }
 }
 
-/// Loads two layers, given the widths before, between and after them.
-fn two_layers(
-    weights: &mut Weights,
-    prefix: &str,
-    names: [&str; 2],
-    [before, between, after]: [usize; 3],
-    has_bias: bool,
-) -> Result<Vec<Linear>> {
-    let mut layer =
-        |name: &str, rows, width| weights.linear_named(&[format!("{prefix}{name}")], rows, width, has_bias);
-    Ok(vec![layer(names[0], between, before)?, layer(names[1], after, between)?])
+/// Returns the full name of a module, of which names of safetensors are only the end.
+fn full_name(weights: &Weights, name: &str) -> Result<String> {
+    let prefix = weights.prefix_of(&format!("{name}.weight"));
+    Ok(prefix.with_context(|| format!("there is no tensor '{name}.weight'"))? + name)
+}
+
+/// Loads layers, given the widths before, between and after them.
+fn layers(weights: &mut Weights, names: &[&str], widths: &[usize], has_bias: bool) -> Result<Vec<Linear>> {
+    let layer = |(name, widths): (&&str, &[usize])| {
+        weights.linear_named(&[full_name(weights, name)?], widths[1], widths[0], has_bias)
+    };
+    names.iter().zip(widths.windows(2)).map(layer).collect()
 }
