@@ -102,6 +102,7 @@ fn main() -> Result<()> {
             ..VaeConfig::default()
         };
         let vae = if arguments.steps > 0 { Some(Vae::new(random(), &vae)?) } else { None };
+        drop(pool);
         device.synchronize()?;
         let weights = memory(device).live;
         for side in &arguments.sides {

@@ -23,14 +23,15 @@ pub(super) struct Arena {
     scanned_releases: u64,
 }
 
-/// Free blocks of the segments of one kind, see [`State`].
+/// Free blocks of the segments of one kind, see [`State`], and totals.
 #[derive(Debug, Default)]
 struct Kind {
     released: Lists,
     whole: Lists,
+    sums: Sums,
 }
 
-/// Totals in bytes.
+/// Totals in bytes, of all segments or of those of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     /// Bytes allocated from the driver.
@@ -94,10 +95,10 @@ impl Arena {
         Some(self.mark_used(id))
     }
 
-    /// Splits a block of `len` bytes off a free block in state [`State::Whole`] of at most `max_len` bytes.
-    pub(super) fn carve(&mut self, kind: usize, len: usize, max_len: usize) -> Option<BlockId> {
-        let id = self.kinds[kind].whole.at_least(&self.blocks, len)?;
-        (self.blocks[id as usize].len <= max_len).then(|| self.split(id, len))
+    /// Splits a block of `len` bytes off the shortest free block in state [`State::Whole`] that is long enough.
+    pub(super) fn carve(&mut self, kind: usize, len: usize) -> Option<BlockId> {
+        let id = self.kinds[kind].whole.best(&self.blocks, len)?;
+        Some(self.split(id, len))
     }
 
     /// Splits the first block, of `len` bytes, off a segment that was just added and is at least as long.
@@ -109,22 +110,28 @@ impl Arena {
     pub(super) fn coalesce(&mut self, kind: usize) {
         while let Some(id) = self.kinds[kind].released.any() {
             self.unlist(kind, id);
-            let mut first = id;
-            while let Some(before) = self.free_block(self.blocks[first as usize].before) {
-                self.unlist(kind, before);
-                self.merge(before, first);
-                first = before;
-            }
-            while let Some(after) = self.free_block(self.blocks[first as usize].after) {
-                self.unlist(kind, after);
-                self.merge(first, after);
-            }
-            self.blocks[first as usize].state = State::Whole;
-            self.kinds[kind].whole.push(&mut self.blocks, first);
+            self.merge_with_neighbors(kind, id);
         }
     }
 
-    /// Releases a block. Returns `None` if it is not in use.
+    /// Merges a free block that is in no list with the free blocks next to it, and adds the result to those in state
+    /// [`State::Whole`].
+    fn merge_with_neighbors(&mut self, kind: usize, id: u32) {
+        let mut first = id;
+        while let Some(before) = self.free_block(self.blocks[first as usize].before) {
+            self.unlist(kind, before);
+            self.merge(before, first);
+            first = before;
+        }
+        while let Some(after) = self.free_block(self.blocks[first as usize].after) {
+            self.unlist(kind, after);
+            self.merge(first, after);
+        }
+        self.blocks[first as usize].state = State::Whole;
+        self.kinds[kind].whole.push(&mut self.blocks, first);
+    }
+
+    /// Releases a block. A large block is merged with the free blocks next to it. Returns `None` if it is not in use.
     pub(super) fn release(&mut self, block: BlockId) -> Option<Released> {
         let released = self.blocks.get_mut(block.0 as usize).filter(|block| block.state == State::Used)?;
         released.state = State::Released;
@@ -133,12 +140,16 @@ impl Arena {
         let segment = &mut self.segments[id as usize];
         segment.used -= 1;
         segment.last_release = self.releases;
-        let idle = segment.used == 0;
-        if idle {
-            self.sums.idle += segment.len;
+        let (kind, idle) = (segment.kind, segment.used == 0);
+        let idle_len = if idle { segment.len } else { 0 };
+        for sums in self.sums_with(kind) {
+            sums.idle += idle_len;
+            sums.live -= len;
         }
-        self.sums.live -= len;
-        self.kinds[segment.kind].released.push(&mut self.blocks, block.0);
+        match kind {
+            sizes::SMALL => self.kinds[kind].released.push(&mut self.blocks, block.0),
+            _ => self.merge_with_neighbors(kind, block.0),
+        }
         Some(Released { segment: id, idle })
     }
 
@@ -152,8 +163,10 @@ impl Arena {
             None => self.segments.push(new),
         }
         self.kinds[kind].whole.push(&mut self.blocks, first);
-        self.sums.held += len;
-        self.sums.idle += len;
+        for sums in self.sums_with(kind) {
+            sums.held += len;
+            sums.idle += len;
+        }
         segment
     }
 
@@ -169,13 +182,22 @@ impl Arena {
         }
         self.segments[segment as usize].len = 0;
         self.spare_segments.push(segment);
-        self.sums.held -= len;
-        self.sums.idle -= len;
+        for sums in self.sums_with(kind) {
+            sums.held -= len;
+            sums.idle -= len;
+        }
         len
     }
 
-    pub(super) fn largest_idle(&self) -> Option<u32> {
-        self.idle().max_by_key(|(_, segment)| segment.len).map(|(id, _)| id)
+    /// Returns the largest idle segment of one of these kinds.
+    pub(super) fn largest_idle(&self, kinds: &[usize]) -> Option<u32> {
+        let idle = self.idle().filter(|(_, segment)| kinds.contains(&segment.kind));
+        idle.max_by_key(|(_, segment)| segment.len).map(|(id, _)| id)
+    }
+
+    /// Returns the length of the longest free block of a kind in state [`State::Whole`]; 0 if there is none.
+    pub(super) fn longest_free(&self, kind: usize) -> usize {
+        self.kinds[kind].whole.longest(&self.blocks)
     }
 
     /// Returns the least recently used idle segment.
@@ -196,6 +218,16 @@ impl Arena {
 
     pub(super) fn sums(&self) -> Sums {
         self.sums
+    }
+
+    /// Returns the totals of the segments of one kind.
+    pub(super) fn sums_of(&self, kind: usize) -> Sums {
+        self.kinds[kind].sums
+    }
+
+    /// Returns the totals of all segments and those of one kind.
+    fn sums_with(&mut self, kind: usize) -> [&mut Sums; 2] {
+        [&mut self.sums, &mut self.kinds[kind].sums]
     }
 
     /// Returns the number of fragmented bytes: in each segment in use, all free bytes except those of the largest free
@@ -225,13 +257,14 @@ impl Arena {
     fn mark_used(&mut self, id: u32) -> BlockId {
         let block = &mut self.blocks[id as usize];
         block.state = State::Used;
-        let segment = &mut self.segments[block.segment as usize];
-        if segment.used == 0 {
-            self.sums.idle -= segment.len;
-        }
+        let (len, segment) = (block.len, &mut self.segments[block.segment as usize]);
+        let (kind, idle_len) = (segment.kind, if segment.used == 0 { segment.len } else { 0 });
         segment.used += 1;
-        self.sums.live += block.len;
-        self.sums.peak = self.sums.peak.max(self.sums.live);
+        for sums in self.sums_with(kind) {
+            sums.idle -= idle_len;
+            sums.live += len;
+            sums.peak = sums.peak.max(sums.live);
+        }
         BlockId(id)
     }
 
@@ -240,8 +273,7 @@ impl Arena {
         let Block { address, len: found, segment, after, .. } = self.blocks[id as usize];
         let kind = self.segments[segment as usize].kind;
         self.kinds[kind].whole.remove(&mut self.blocks, id);
-        // A smaller rest is not worth a block, so it stays part of this one.
-        if found - len >= sizes::step(len) {
+        if found - len >= sizes::least_rest(kind, len) {
             let rest = self.add_block(Block::new(address + len, found - len, segment));
             self.link(id, rest);
             self.link(rest, after);

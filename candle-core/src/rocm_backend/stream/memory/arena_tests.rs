@@ -2,7 +2,6 @@ use super::*;
 
 const SEGMENT: usize = 1 << 20;
 const BASE: usize = 0x1000_0000;
-const ANY: usize = usize::MAX;
 
 /// Creates an arena with adjacent segments of the first kind, since a driver may return adjacent memory.
 fn arena(segments: &[usize]) -> Arena {
@@ -15,24 +14,24 @@ fn arena(segments: &[usize]) -> Arena {
 
 /// Allocates like the pool: a released block of the size, otherwise a part of a larger block.
 fn reuse_or_carve(arena: &mut Arena, len: usize) -> Option<BlockId> {
-    arena.reuse(len).or_else(|| arena.carve(sizes::kind(len), len, ANY))
+    arena.reuse(len).or_else(|| arena.carve(sizes::kind(len), len))
 }
 
 #[test]
 fn a_block_is_carved_from_the_smallest_free_block() {
     let mut arena = arena(&[4 * SEGMENT, SEGMENT]);
-    let inside = arena.carve(0, SEGMENT, ANY).unwrap();
+    let inside = arena.carve(0, SEGMENT).unwrap();
     assert_eq!((arena.address(inside), arena.len(inside)), (BASE + 4 * SEGMENT, SEGMENT));
-    let first = arena.carve(0, SEGMENT, ANY).unwrap();
+    let first = arena.carve(0, SEGMENT).unwrap();
     assert_eq!((arena.address(first), arena.sums().free()), (BASE, 3 * SEGMENT));
-    assert_eq!(arena.carve(0, 4 * SEGMENT, ANY), None);
-    assert_eq!(arena.carve(0, SEGMENT, 2 * SEGMENT), None);
+    assert_eq!(arena.carve(0, 4 * SEGMENT), None);
+    assert_eq!(arena.carve(0, 8 * SEGMENT), None);
 }
 
 #[test]
 fn a_released_block_is_reused_for_its_size() {
     let mut arena = arena(&[SEGMENT]);
-    let [a, b] = [256, 512].map(|len| arena.carve(0, len, ANY).unwrap());
+    let [a, b] = [256, 512].map(|len| arena.carve(0, len).unwrap());
     let at = arena.address(b);
     assert_eq!(arena.reuse(512), None);
     assert_eq!(arena.release(b), Some(Released { segment: 0, idle: false }));
@@ -47,27 +46,43 @@ fn adjacent_blocks_coalesce_but_segments_do_not() {
     let mut arena = arena(&[SEGMENT, SEGMENT]);
     let blocks: Vec<_> = (0..8).map(|_| reuse_or_carve(&mut arena, SEGMENT / 4).unwrap()).collect();
     let first: Vec<_> = blocks.iter().map(|&block| arena.address(block)).collect();
-    assert_eq!((arena.sums().free(), arena.largest_idle()), (0, None));
+    assert_eq!((arena.sums().free(), arena.largest_idle(&[0])), (0, None));
     for i in [1, 3, 2, 0, 4, 6, 7, 5] {
         assert!(arena.release(blocks[i]).is_some());
     }
-    assert_eq!(arena.carve(0, SEGMENT, ANY), None);
+    assert_eq!(arena.carve(0, SEGMENT), None);
     arena.coalesce(0);
-    assert_eq!(arena.carve(0, SEGMENT + 1, ANY), None);
-    let mut whole = [(); 2].map(|()| arena.carve(0, SEGMENT, ANY).unwrap()).map(|block| arena.address(block));
+    assert_eq!(arena.carve(0, SEGMENT + 1), None);
+    let mut whole = [(); 2].map(|()| arena.carve(0, SEGMENT).unwrap()).map(|block| arena.address(block));
     whole.sort_unstable();
     let least = *first.iter().min().unwrap();
     assert_eq!(whole, [least, least + SEGMENT]);
 }
 
 #[test]
-fn a_rest_shorter_than_a_step_stays_with_its_block() {
+fn a_rest_too_short_for_a_block_stays_with_its_block() {
     let mut arena = Arena::default();
-    arena.add_segment(BASE, 17 * SEGMENT, sizes::LARGE);
-    let block = arena.carve(sizes::LARGE, 16 * SEGMENT, ANY).unwrap();
-    assert_eq!((arena.len(block), arena.sums().free()), (17 * SEGMENT, 0));
+    arena.add_segment(BASE, 17 * SEGMENT - 256, sizes::LARGE);
+    let block = arena.carve(sizes::LARGE, 16 * SEGMENT).unwrap();
+    assert_eq!((arena.len(block), arena.sums().free()), (17 * SEGMENT - 256, 0));
     arena.release(block).unwrap();
-    assert_eq!(arena.reuse(16 * SEGMENT).map(|block| arena.len(block)), Some(17 * SEGMENT));
+    let block = arena.carve(sizes::LARGE, 16 * SEGMENT - 256).unwrap();
+    assert_eq!((arena.len(block), arena.sums().free()), (16 * SEGMENT - 256, SEGMENT));
+}
+
+#[test]
+fn large_blocks_coalesce_when_they_are_released() {
+    let mut arena = Arena::default();
+    arena.add_segment(BASE, 32 * SEGMENT, sizes::LARGE);
+    let blocks = [4, 8, 12, 8].map(|n| arena.carve(sizes::LARGE, n * SEGMENT).unwrap());
+    for (i, longest) in [(0, 4), (2, 12), (1, 24), (3, 32)] {
+        arena.release(blocks[i]).unwrap();
+        assert_eq!(arena.longest_free(sizes::LARGE), longest * SEGMENT);
+        assert_eq!(arena.longest_free(sizes::SMALL), 0);
+    }
+    let of_kind = arena.sums_of(sizes::LARGE);
+    assert_eq!((of_kind.held, of_kind.live, of_kind.peak), (32 * SEGMENT, 0, 32 * SEGMENT));
+    assert_eq!((of_kind, arena.sums_of(sizes::SMALL)), (arena.sums(), Sums::default()));
 }
 
 #[test]
@@ -83,14 +98,14 @@ fn only_blocks_in_use_can_be_released() {
 #[test]
 fn idle_segments_are_found_by_size_and_age() {
     let mut arena = arena(&[SEGMENT, 3 * SEGMENT, 2 * SEGMENT]);
-    let used = [3, 2, 1].map(|n| arena.carve(0, n * SEGMENT, ANY).unwrap());
-    assert_eq!((arena.largest_idle(), arena.oldest_idle(), arena.sums().idle), (None, None, 0));
+    let used = [3, 2, 1].map(|n| arena.carve(0, n * SEGMENT).unwrap());
+    assert_eq!((arena.largest_idle(&[0]), arena.oldest_idle(), arena.sums().idle), (None, None, 0));
     for block in [used[1], used[0], used[2]] {
         assert!(arena.release(block).is_some_and(|released| released.idle));
     }
-    assert_eq!((arena.largest_idle(), arena.oldest_idle()), (Some(1), Some(2)));
+    assert_eq!((arena.largest_idle(&[0]), arena.oldest_idle()), (Some(1), Some(2)));
     assert_eq!((arena.remove(1), arena.remove(2)), (3 * SEGMENT, 2 * SEGMENT));
-    assert_eq!((arena.largest_idle(), arena.oldest_idle()), (Some(0), Some(0)));
+    assert_eq!((arena.largest_idle(&[0]), arena.oldest_idle()), (Some(0), Some(0)));
     assert_eq!((arena.sums().free(), arena.sums().held, arena.sums().idle), (SEGMENT, SEGMENT, SEGMENT));
     // The number of a removed segment is reused.
     assert_eq!(arena.add_segment(BASE, SEGMENT, 0), 2);
@@ -128,7 +143,7 @@ fn blocks_never_overlap_and_no_memory_is_lost() {
         match random(64) {
             0 => arena.coalesce(0),
             1 => {
-                if let Some(segment) = arena.largest_idle() {
+                if let Some(segment) = arena.largest_idle(&[0]) {
                     assert_eq!(arena.remove(segment), 2 * SEGMENT);
                     arena.add_segment(BASE + 2 * SEGMENT * (100 + random(1 << 30)), 2 * SEGMENT, 0);
                 }
@@ -141,7 +156,7 @@ fn blocks_never_overlap_and_no_memory_is_lost() {
                 let wanted = sizes::block(1 + random(SEGMENT / 3)).unwrap();
                 let Some(block) = reuse_or_carve(&mut arena, wanted) else { continue };
                 let (address, len) = (arena.address(block), arena.len(block));
-                assert!(len >= wanted && len - wanted < sizes::step(wanted));
+                assert!(len >= wanted && len - wanted < sizes::least_rest(0, wanted));
                 assert!(used.iter().all(|&(_, at, l)| address + len <= at || at + l <= address));
                 used.push((block, address, len));
             }
@@ -155,6 +170,6 @@ fn blocks_never_overlap_and_no_memory_is_lost() {
     arena.coalesce(0);
     assert_eq!((arena.sums().idle, arena.fragmented_bytes()), (8 * SEGMENT, 0));
     for _ in 0..4 {
-        assert!(arena.carve(0, 2 * SEGMENT, ANY).is_some());
+        assert!(arena.carve(0, 2 * SEGMENT).is_some());
     }
 }

@@ -7,9 +7,9 @@ pub(super) const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Used,
-    /// Released; the next request of the same size reuses it.
+    /// A small block that was released; the next request of the same size reuses it.
     Released,
-    /// Free and not of the size of a request: the rest of a segment, or merged from adjacent blocks.
+    /// Free, and merged with adjacent free blocks in this state.
     Whole,
     Absent,
 }
@@ -83,19 +83,40 @@ impl Lists {
         }
     }
 
-    /// Returns a block of at least `len` bytes that exceeds it by less than a step.
+    /// Returns a small block of at least `len` bytes that exceeds it by less than the distance to the next block size.
     pub(super) fn exact(&self, blocks: &[Block], len: usize) -> Option<u32> {
         self.of_class(blocks, sizes::class(len)).find(|&id| {
             let found = blocks[id as usize].len;
-            found >= len && found - len < sizes::step(len)
+            found >= len && found - len < sizes::least_rest(sizes::SMALL, len)
         })
     }
 
-    /// Returns a block of at least `len` bytes from the lowest class that has one.
-    pub(super) fn at_least(&self, blocks: &[Block], len: usize) -> Option<u32> {
+    /// Returns the shortest block of at least `len` bytes. Of blocks of exactly this length, it is the one added last.
+    pub(super) fn best(&self, blocks: &[Block], len: usize) -> Option<u32> {
+        let shortest = |class: usize| {
+            let mut best: Option<(usize, u32)> = None;
+            for id in self.of_class(blocks, class) {
+                let found = blocks[id as usize].len;
+                if found == len {
+                    return Some(id);
+                }
+                if found > len && best.is_none_or(|(least, _)| found < least) {
+                    best = Some((found, id));
+                }
+            }
+            best.map(|(_, id)| id)
+        };
         let class = sizes::class(len);
-        let same = self.of_class(blocks, class).find(|&id| blocks[id as usize].len >= len);
-        same.or_else(|| self.occupied_from(class + 1).map(|class| self.heads[class]))
+        shortest(class).or_else(|| shortest(self.occupied_from(class + 1)?))
+    }
+
+    /// Returns the length of the longest block; 0 if there is none.
+    pub(super) fn longest(&self, blocks: &[Block]) -> usize {
+        let class = (0..WORDS)
+            .rev()
+            .find(|&word| self.occupied[word] != 0)
+            .map_or(0, |word| word * 64 + self.occupied[word].ilog2() as usize);
+        self.of_class(blocks, class).map(|id| blocks[id as usize].len).max().unwrap_or(0)
     }
 
     pub(super) fn any(&self) -> Option<u32> {
@@ -139,20 +160,34 @@ mod tests {
             lists.remove(&mut blocks, expected);
         }
         assert_eq!(lists.exact(&blocks, 256), None);
-        assert_eq!(lists.at_least(&blocks, 256), Some(5));
+        assert_eq!(lists.best(&blocks, 256), Some(5));
     }
 
     #[test]
     fn found_blocks_are_long_enough() {
         let (blocks, lists) = filled();
         for (len, expected) in
-            [(1, Some(2)), (257, Some(5)), (1 << 20, Some(3)), ((1 << 20) + 256, Some(3)), (6 << 40, None)]
+            [(1, Some(2)), (257, Some(5)), (1 << 20, Some(1)), ((1 << 20) + 256, Some(3)), (6 << 40, None)]
         {
-            assert_eq!(lists.at_least(&blocks, len), expected, "{len}");
+            assert_eq!(lists.best(&blocks, len), expected, "{len}");
         }
-        assert_eq!(lists.at_least(&blocks, (1 << 20) + 768), Some(4));
+        assert_eq!(lists.best(&blocks, (1 << 20) + 768), Some(4));
+        assert_eq!(lists.longest(&blocks), 5 << 40);
         // Blocks of the same class that are too long by a step are not exact.
-        assert_eq!(lists.exact(&blocks, (5 << 40) - (64 << 20)), None);
+        assert_eq!(lists.exact(&blocks, (3 << 10) - 512), None);
+    }
+
+    #[test]
+    fn the_shortest_block_is_best() {
+        let lengths = [9 << 20, (8 << 20) + 512, (8 << 20) + 256, (8 << 20) + 256, 40 << 20, 33 << 20];
+        let mut blocks: Vec<Block> = (0..).zip(lengths).map(|(i, len)| Block::new(64 - i, len, 0)).collect();
+        let mut lists = Lists::default();
+        assert_eq!((lists.longest(&blocks), lists.best(&blocks, 1)), (0, None));
+        (0..6).for_each(|id| lists.push(&mut blocks, id));
+        for expected in [3, 2, 1, 0, 5, 4] {
+            assert_eq!(lists.best(&blocks, 8 << 20), Some(expected));
+            lists.remove(&mut blocks, expected);
+        }
     }
 
     #[test]
@@ -163,8 +198,8 @@ mod tests {
         lists.push(&mut blocks, id);
         for removed in [2, id, 0, 5, 1, 3, 4] {
             lists.remove(&mut blocks, removed);
-            assert_ne!(lists.at_least(&blocks, 1), Some(removed));
+            assert_ne!(lists.best(&blocks, 1), Some(removed));
         }
-        assert_eq!((lists.any(), lists.at_least(&blocks, 1)), (None, None));
+        assert_eq!((lists.any(), lists.best(&blocks, 1)), (None, None));
     }
 }

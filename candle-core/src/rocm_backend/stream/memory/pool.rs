@@ -25,11 +25,17 @@ pub(super) trait Driver {
     fn info(&self) -> Result<(usize, usize), Self::Error>;
 }
 
-/// Growth limit as a multiple of the peak usage. Up to it, memory is allocated from the driver before free blocks are
-/// coalesced. Of 400 random workloads, a few needed more than 2 to become stable and none more than 3.
-const GROWTH: usize = 3;
-/// Additional bytes of the growth limit, for shared segments.
-const SLACK: usize = 64 << 20;
+/// Returns the growth limit of all segments: the peak usage, a sixteenth of it, and 64 MiB for partly used segments. Beyond
+/// it, idle segments are released before memory is allocated from the driver.
+fn max_held(peak: usize) -> usize {
+    peak + peak / 16 + (64 << 20)
+}
+
+/// Returns the growth limit of the segments of small blocks: 1.5 times their peak usage, and 16 MiB. Up to it, memory is
+/// allocated from the driver before free blocks are coalesced.
+fn max_held_small(peak: usize) -> usize {
+    peak + peak / 2 + (16 << 20)
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
@@ -90,6 +96,8 @@ pub(super) struct Pool<D: Driver> {
     /// Number of unused bytes after each allocation.
     gap: usize,
     arena: Arena,
+    /// If true, segments are released only when the pool is dropped.
+    keeps_segments: bool,
     /// Segments by their number in the arena.
     segments: Vec<Option<D::Segment>>,
     /// Counters of calls; the other fields are computed from the arena.
@@ -98,16 +106,18 @@ pub(super) struct Pool<D: Driver> {
 
 impl<D: Driver> Pool<D> {
     pub(super) fn new(driver: D, limits: Limits, gap: usize) -> Self {
-        let (arena, segments, counts) = Default::default();
-        Self { driver, limits, gap, arena, segments, counts }
+        let (arena, keeps_segments, segments, counts) = Default::default();
+        Self { driver, limits, gap, arena, keeps_segments, segments, counts }
     }
 
-    /// Creates an empty pool with the same driver, which keeps all of its memory.
+    /// Creates an empty pool with the same driver. It keeps all of its segments until it is dropped, since graphs use
+    /// their addresses.
     pub(super) fn new_like(&self) -> Self
     where
         D: Clone,
     {
-        Self::new(self.driver.clone(), Limits { cached: None, idle: None, ..self.limits }, self.gap)
+        let limits = Limits { cached: None, idle: None, ..self.limits };
+        Self { keeps_segments: true, ..Self::new(self.driver.clone(), limits, self.gap) }
     }
 
     pub(super) fn alloc(&mut self, bytes: usize) -> Result<Allocation, AllocError<D::Error>> {
@@ -130,22 +140,20 @@ impl<D: Driver> Pool<D> {
 
     /// Finds a free block of `len` bytes: a released block of this size, or a part of a larger one.
     ///
-    /// Adjacent blocks are only coalesced once the growth limit is reached. Up to it, each size gets separate blocks from
-    /// the driver, so that a loop that repeats the same sizes finds all of them again.
+    /// Large blocks are taken from the shortest free block that is long enough, and coalesced when they are released.
+    /// Adjacent small blocks are only coalesced once their growth limit is reached, so that their release takes less time.
     fn find(&mut self, len: usize) -> Option<BlockId> {
-        if let Some(block) = self.arena.reuse(len) {
-            return Some(block);
-        }
         let kind = sizes::kind(len);
-        // A large segment is not used for blocks of less than half its size.
-        let max_len = if kind == sizes::LARGE { 2 * len } else { usize::MAX };
-        let carved = self.arena.carve(kind, len, max_len);
-        let Sums { held, live, peak, .. } = self.arena.sums();
-        if carved.is_some() || held + sizes::segment(len) <= GROWTH * peak.max(live + len) + SLACK {
-            return carved;
+        if kind == sizes::LARGE {
+            return self.arena.carve(kind, len);
+        }
+        let found = self.arena.reuse(len).or_else(|| self.arena.carve(kind, len));
+        let Sums { held, live, peak, .. } = self.arena.sums_of(kind);
+        if found.is_some() || held + sizes::segment(len) <= max_held_small(peak.max(live + len)) {
+            return found;
         }
         self.arena.coalesce(kind);
-        self.arena.carve(kind, len, max_len)
+        self.arena.carve(kind, len)
     }
 
     /// Allocates a block from the driver. If that fails, splits any free block that is large enough; then releases idle
@@ -153,21 +161,28 @@ impl<D: Driver> Pool<D> {
     fn request(&mut self, bytes: usize, padded: usize, len: usize) -> Result<BlockId, AllocError<D::Error>> {
         let kind = sizes::kind(len);
         let least = padded.next_multiple_of(sizes::GRANULE);
-        let own = [bytes.max(1)];
-        let shared = [sizes::segment(len), len, least];
         let unpooled = self.limits.cached == Some(0);
+        // If a slightly shorter block is free, sizes probably grow, like those of a cache of keys and values. Then the
+        // segment is larger than necessary, so that it serves the next sizes too.
+        let grows = kind == sizes::LARGE && self.arena.longest_free(kind) >= len - len / 8;
+        let segment = sizes::segment(if grows { sizes::ample(len) } else { len });
+        let (own, shared) = ([bytes.max(1)], [segment, len, least]);
         let sizes: &[usize] = if unpooled { &own } else { &shared };
+        if !unpooled && kind == sizes::LARGE {
+            self.release_excess(segment, len);
+        }
         if let Some(block) = self.grow(sizes, kind, len)? {
             return Ok(block);
         }
         if !unpooled {
             self.arena.coalesce(kind);
-            if let Some(block) = self.arena.carve(kind, least, usize::MAX) {
+            let free = self.arena.carve(kind, least).or_else(|| self.arena.carve(sizes::LARGE, least));
+            if let Some(block) = free {
                 self.counts.hits += 1;
                 return Ok(block);
             }
         }
-        while let Some(segment) = self.arena.largest_idle() {
+        while let Some(segment) = self.largest_idle(&[sizes::SMALL, sizes::LARGE]) {
             self.free_segment(segment);
             if let Some(block) = self.grow(sizes, kind, len)? {
                 return Ok(block);
@@ -181,6 +196,23 @@ impl<D: Driver> Pool<D> {
             true => AllocError::BeyondReserve { requested, reserve, free, total },
             false => AllocError::OutOfMemory { requested, free, total },
         })
+    }
+
+    /// Releases idle large segments, the largest first, until a segment of `segment` bytes for a block of `len` bytes is
+    /// within the growth limit. All of them are too short for the block. If a loop repeats the same sizes, the longer
+    /// segment serves those blocks from then on.
+    fn release_excess(&mut self, segment: usize, len: usize) {
+        let Sums { live, peak, .. } = self.arena.sums();
+        let most = max_held(peak.max(live + len));
+        while self.arena.sums().held + segment > most {
+            let Some(idle) = self.largest_idle(&[sizes::LARGE]) else { return };
+            self.free_segment(idle);
+        }
+    }
+
+    /// Returns the largest idle segment of one of these kinds, unless the pool keeps its segments.
+    fn largest_idle(&self, kinds: &[usize]) -> Option<u32> {
+        self.arena.largest_idle(kinds).filter(|_| !self.keeps_segments)
     }
 
     /// Adds a segment of the first of `sizes` that leaves the reserve free and that the driver can allocate.
@@ -237,6 +269,9 @@ impl<D: Driver> Pool<D> {
     }
 
     fn release_while(&mut self, next: impl Fn(&mut Arena) -> Option<u32>) -> usize {
+        if self.keeps_segments {
+            return 0;
+        }
         let before = self.arena.sums().held;
         while let Some(segment) = next(&mut self.arena) {
             self.free_segment(segment);
