@@ -359,8 +359,16 @@ impl Model {
     /// # Errors
     /// A prompt cannot be tokenized, a weight is too large, or the device fails.
     pub fn encode(&self, prompts: &[&str], clip_skip: usize) -> Result<Texts> {
+        self.encode_checked(prompts, clip_skip, &|| Ok(()))
+    }
+
+    /// Like [`Self::encode`]. `check` is called before each block of T5.
+    ///
+    /// # Errors
+    /// As for [`Self::encode`], and if `check` fails.
+    pub fn encode_checked(&self, prompts: &[&str], clip_skip: usize, check: Check) -> Result<Texts> {
         if let Some((encoders, dit)) = self.encoders() {
-            return encoders.encode(dit, prompts);
+            return encoders.encode(dit, prompts, check);
         }
         let mut contexts = Vec::new();
         let mut pooled = None;

@@ -175,7 +175,7 @@ impl Pipeline {
                 let mut inputs = self.inputs(&pass.request, seeds, controls, &check)?;
                 inputs.start = start.or(inputs.start);
                 let mut report = |step: usize, x0: &Tensor| report(pass.first_step + step, x0);
-                let refinement = self.refinement(pass, seeds, &inputs)?;
+                let refinement = self.refinement(pass, seeds, &inputs, &check)?;
                 let denoising = Denoising::new(&self.model, pass, seeds, inputs, refinement)?;
                 latents = Some(denoising.run(&mut report)?);
             }
@@ -190,6 +190,7 @@ impl Pipeline {
         pass: &Pass,
         seeds: &[u64],
         inputs: &BatchInputs,
+        check: Check,
     ) -> Result<Option<Refinement<'a>>> {
         let (Some(switch_at), Some(refiner)) = (pass.request.refiner_switch_at, &self.refiner) else {
             return Ok(None);
@@ -199,7 +200,7 @@ impl Pipeline {
             return Ok(None);
         };
         let inputs = BatchInputs {
-            conditions: self.conditions(&refiner.model, &pass.request, seeds, &[])?,
+            conditions: self.conditions(&refiner.model, &pass.request, seeds, &[], check)?,
             start: inputs.start.clone(),
             mask: inputs.mask.clone(),
             inpaint: None,
@@ -312,7 +313,7 @@ impl Pipeline {
     ) -> Result<BatchInputs<'a>> {
         let model = &self.model;
         let mut inputs = BatchInputs {
-            conditions: self.conditions(model, request, seeds, controls)?,
+            conditions: self.conditions(model, request, seeds, controls, check)?,
             start: None,
             mask: None,
             inpaint: None,
@@ -340,6 +341,7 @@ impl Pipeline {
         request: &Request,
         seeds: &[u64],
         controls: &[LoadedControl],
+        check: Check,
     ) -> Result<Vec<Condition>> {
         let guidance = self.guidance(request);
         let prompts: &[&str] = match guidance {
@@ -357,7 +359,7 @@ impl Pipeline {
         let (width, height) = (request.width, request.height);
         let mut conditions = Vec::new();
         for (i, group) in groups.into_iter().enumerate() {
-            let Texts { mut context, mut pooled } = model.encode(group, request.clip_skip)?;
+            let Texts { mut context, mut pooled } = model.encode_checked(group, request.clip_skip, check)?;
             if i == 0 && guidance.is_some() && request.negative.is_empty() && model.zeros_for_empty {
                 context = zero_first_row(&context)?;
                 pooled = pooled.as_ref().map(zero_first_row).transpose()?;

@@ -84,7 +84,8 @@ pub struct Request {
     /// Fraction of the training timesteps after which [`Pipeline::refiner`](super::Pipeline::refiner) computes the remaining
     /// steps, above 0 and at most 1.
     pub refiner_switch_at: Option<f64>,
-    /// Flag that cancels the request. It is checked between images, and between tiles and blocks of the VAE.
+    /// Flag that cancels the request. It is checked between images, and between blocks of T5 and of the VAE and
+    /// tiles.
     pub cancelled: Option<Arc<AtomicBool>>,
 }
 

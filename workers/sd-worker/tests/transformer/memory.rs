@@ -270,6 +270,39 @@ fn t5_is_streamed_if_not_everything_fits() {
     }
 }
 
+/// A computation that is cancelled between blocks of T5 reads no further block, and keeps no states.
+#[test]
+fn a_streamed_t5_is_cancelled_between_blocks() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    crate::fixture::write(folder.path(), "sd3")?;
+    let options =
+        LoadOptions { dtype: Some(DType::F32), t5_memory: T5Memory::Streamed, ..LoadOptions::default() };
+    let model = Model::load(folder.path(), &Device::Cpu, options, |_| ())?;
+    let checks = std::cell::Cell::new(0);
+    let encode = |most: usize| {
+        checks.set(0);
+        model.encode_checked(&["red"], 1, &|| {
+            checks.set(checks.get() + 1);
+            match checks.get() > most {
+                true => Err(sd_worker::Error::Cancelled { step: 0, total: 4 }),
+                false => Ok(()),
+            }
+        })
+    };
+    for most in [0, 1] {
+        let cancelled = encode(most).err();
+        assert!(matches!(cancelled, Some(sd_worker::Error::Cancelled { .. })), "{cancelled:?}");
+        assert_eq!(checks.get(), most + 1);
+    }
+    let states = encode(usize::MAX)?.context;
+    let blocks = checks.get();
+    assert!(blocks > 1, "{blocks} checks");
+    // The states are known now.
+    let again = encode(0)?.context;
+    assert_eq!((checks.get(), again.to_vec3::<f32>()?), (0, states.to_vec3::<f32>()?));
+    Ok(())
+}
+
 /// Weights of T5 that are read block by block give the same images, are not in memory before and after, and are not read
 /// again for the same prompt.
 #[cfg(feature = "rocm-emulator")]

@@ -5,7 +5,7 @@ use super::super::t5::T5;
 use super::super::text_encoder::{TextEncoder, Texts};
 use super::super::version::Version;
 use super::Dit;
-use crate::Result;
+use crate::{Check, Result};
 
 /// Number of tokens of a prompt for the T5 encoder of Flux, and of Stable Diffusion 3.
 pub(in super::super) fn length(version: Version) -> usize {
@@ -24,8 +24,8 @@ impl Encoders<'_> {
     /// Encodes prompts in the dtype of the network.
     ///
     /// # Errors
-    /// A prompt cannot be tokenized, or the device fails.
-    pub fn encode(&self, dit: &Dit, prompts: &[&str]) -> Result<Texts> {
+    /// A prompt cannot be tokenized, or the device or `check`, which is called between parts, fails.
+    pub fn encode(&self, dit: &Dit, prompts: &[&str], check: Check) -> Result<Texts> {
         let is_flux = dit.config().version == Version::Flux;
         let (mut hidden, mut pooled) = (Vec::new(), Vec::new());
         for text in self.clip {
@@ -47,7 +47,7 @@ impl Encoders<'_> {
         }
         let width = dit.config().text_width;
         let long = match self.t5 {
-            Some(t5) => t5.encode(prompts)?.to_dtype(dit.dtype)?,
+            Some(t5) => t5.encode(prompts, check)?.to_dtype(dit.dtype)?,
             None => {
                 let shape = (prompts.len(), length(dit.config().version), width);
                 Tensor::zeros(shape, dit.dtype, &dit.device)?

@@ -22,7 +22,7 @@ use candle_transformers::models::t5::Config;
 use serde_json::Value;
 
 use super::weights::{Component, OnRead};
-use crate::{Error, Result};
+use crate::{Check, Error, Result};
 use network::weights;
 use source::Source;
 pub(super) use tokenizer::T5Tokenizer;
@@ -128,16 +128,17 @@ impl T5 {
     /// Encodes prompts: (prompts, tokens, width). Padding is attended to, as in diffusers.
     ///
     /// # Errors
-    /// A prompt cannot be tokenized, the weights cannot be read, or the device fails.
-    pub fn encode(&self, prompts: &[&str]) -> Result<Tensor> {
-        self.source.encoded(prompts, |prompts| self.compute(prompts))
+    /// A prompt cannot be tokenized, the weights cannot be read, or the device or `check`, which is called before each block,
+    /// fails.
+    pub fn encode(&self, prompts: &[&str], check: Check) -> Result<Tensor> {
+        self.source.encoded(prompts, |prompts| self.compute(prompts, check))
     }
 
     /// Computes the states of prompts, each (tokens, width).
-    fn compute(&self, prompts: &[&str]) -> Result<Vec<Tensor>> {
+    fn compute(&self, prompts: &[&str], check: Check) -> Result<Vec<Tensor>> {
         let c = &self.config;
         let weights = self.source.open(c, &self.device);
-        let ends = weights.ends()?;
+        let outer = weights.outer()?;
         let mut rows: Vec<(Tensor, Tensor)> = Vec::new();
         for prompt in prompts {
             let tokens = Tensor::new(self.tokenizer.encode(prompt)?.0, &self.device)?;
@@ -145,11 +146,12 @@ impl T5 {
             // Prompts of one length share their biases.
             let biases = match rows.iter().find(|(x, _)| x.dims().first() == Some(&count)) {
                 Some((_, biases)) => biases.clone(),
-                None => self.position_biases(&ends.biases, count)?,
+                None => self.position_biases(&outer.biases, count)?,
             };
-            rows.push((ends.tokens.forward(&tokens)?, biases));
+            rows.push((outer.tokens.forward(&tokens)?, biases));
         }
         for i in 0..c.num_layers {
+            check()?;
             let block = weights.block(i)?;
             // One prompt at a time, because its scores take 67 MB.
             for (x, biases) in &mut rows {
@@ -157,7 +159,7 @@ impl T5 {
             }
         }
         let last =
-            |(x, _): (Tensor, Tensor)| Ok(ops::rms_norm(&x, &ends.last_norm, c.layer_norm_epsilon as f32)?);
+            |(x, _): (Tensor, Tensor)| Ok(ops::rms_norm(&x, &outer.last_norm, c.layer_norm_epsilon as f32)?);
         rows.into_iter().map(last).collect()
     }
 

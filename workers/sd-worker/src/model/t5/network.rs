@@ -42,14 +42,14 @@ impl Block {
 
 /// Weights other than those of blocks.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct OuterWeights {
     pub tokens: Embedding,
     /// Biases of attention scores: (buckets, heads).
     pub biases: Tensor,
     pub last_norm: Tensor,
 }
 
-impl Ends {
+impl OuterWeights {
     /// Loads the weights.
     pub fn new(c: &Config, vb: &LayerBuilder) -> Result<Self> {
         let encoder = vb.pp("encoder");
@@ -100,7 +100,7 @@ impl Block {
 pub(super) fn weights(c: &Config) -> Result<Vec<(String, Shape)>> {
     required(|vb| {
         let vb = LayerBuilder::recording(vb);
-        Ends::new(c, &vb)?;
+        OuterWeights::new(c, &vb)?;
         (0..c.num_layers).try_for_each(|i| Block::at(c, i, &vb).map(drop))
     })
 }

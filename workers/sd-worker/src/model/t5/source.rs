@@ -8,7 +8,7 @@ use candle_transformers::models::t5::Config;
 
 use super::super::layer_builder::LayerBuilder;
 use super::super::weights::{Component, OnRead};
-use super::network::{Block, Ends};
+use super::network::{Block, OuterWeights};
 
 /// Number of prompts whose states are kept if their computation reads the weights: 4 MB each for Flux.
 const KEPT_PROMPTS: usize = 8;
@@ -17,7 +17,7 @@ const KEPT_PROMPTS: usize = 8;
 #[derive(Debug)]
 pub(super) enum Source {
     /// In the memory of the device.
-    Resident(Box<Ends>, Vec<Block>),
+    Resident(Box<OuterWeights>, Vec<Block>),
     /// In the file.
     Streamed {
         weights: Component,
@@ -29,17 +29,17 @@ pub(super) enum Source {
 
 /// Weights during the computation of prompts.
 pub(super) enum OpenSource<'a> {
-    Resident(&'a Ends, &'a [Block]),
+    Resident(&'a OuterWeights, &'a [Block]),
     Streamed(LayerBuilder<'static>, &'a Config),
 }
 
 /// Weights that are borrowed from those in memory, or were read.
-pub(super) enum Held<'a, T> {
+pub(super) enum WeightsRef<'a, T> {
     Borrowed(&'a T),
     Owned(T),
 }
 
-impl<T> Deref for Held<'_, T> {
+impl<T> Deref for WeightsRef<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -60,9 +60,9 @@ impl Source {
         on_read: OnRead,
     ) -> Result<Self> {
         let vb = LayerBuilder::open(weights, dtype, device, on_read);
-        let ends = Ends::new(c, &vb)?;
+        let outer = OuterWeights::new(c, &vb)?;
         let blocks = (0..c.num_layers).map(|i| Block::at(c, i, &vb)).collect::<Result<_>>()?;
-        Ok(Self::Resident(Box::new(ends), blocks))
+        Ok(Self::Resident(Box::new(outer), blocks))
     }
 
     /// Loads nothing.
@@ -73,7 +73,7 @@ impl Source {
     /// Begins to read the weights, if they are not in memory.
     pub fn open<'a>(&'a self, c: &'a Config, device: &Device) -> OpenSource<'a> {
         match self {
-            Self::Resident(ends, blocks) => OpenSource::Resident(ends, blocks),
+            Self::Resident(outer, blocks) => OpenSource::Resident(outer, blocks),
             Self::Streamed { weights, dtype, .. } => {
                 OpenSource::Streamed(LayerBuilder::open(weights, *dtype, device, Arc::new(|_| ())), c)
             }
@@ -115,21 +115,21 @@ impl<'a> OpenSource<'a> {
     ///
     /// # Errors
     /// The weights cannot be read, or the device is out of memory.
-    pub fn ends(&self) -> Result<Held<'a, Ends>> {
+    pub fn outer(&self) -> Result<WeightsRef<'a, OuterWeights>> {
         match self {
-            Self::Resident(ends, _) => Ok(Held::Borrowed(ends)),
-            Self::Streamed(vb, c) => Ok(Held::Owned(Ends::new(c, vb)?)),
+            Self::Resident(outer, _) => Ok(WeightsRef::Borrowed(outer)),
+            Self::Streamed(vb, c) => Ok(WeightsRef::Owned(OuterWeights::new(c, vb)?)),
         }
     }
 
     /// Returns a block by its index.
     ///
     /// # Errors
-    /// As for [`Self::ends`].
-    pub fn block(&self, index: usize) -> Result<Held<'a, Block>> {
+    /// As for [`Self::outer`].
+    pub fn block(&self, index: usize) -> Result<WeightsRef<'a, Block>> {
         match self {
-            Self::Resident(_, blocks) => Ok(Held::Borrowed(&blocks[index])),
-            Self::Streamed(vb, c) => Ok(Held::Owned(Block::at(c, index, vb)?)),
+            Self::Resident(_, blocks) => Ok(WeightsRef::Borrowed(&blocks[index])),
+            Self::Streamed(vb, c) => Ok(WeightsRef::Owned(Block::at(c, index, vb)?)),
         }
     }
 }
