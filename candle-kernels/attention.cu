@@ -29,7 +29,7 @@ struct Plan {
     static constexpr unsigned int GROUP_ROWS = WARPGROUPS ? WARPGROUP_ROWS : ROWS / WAVES;
     // Keys of a tile, limited by the size of LDS and by the registers for their scores.
     static constexpr unsigned int KEYS_IN_LDS = (BY_LANES<T> ? LANES_KEY_BYTES<T, WIDTH> : 16384) / (pitch(WIDTH) * sizeof(T));
-    static constexpr unsigned int MAX_KEYS = BY_LANES<T> || pitch(WIDTH) < 128 ? 32 : 64;
+    static constexpr unsigned int MAX_KEYS = BY_LANES<T> || IS_ENCODED<S> || pitch(WIDTH) < 128 ? 32 : 64;
     static constexpr unsigned int KEYS = WARPGROUPS               ? WARPGROUP_COLUMNS
                                          : KEYS_IN_LDS < TILE_SIDE ? TILE_SIDE
                                          : KEYS_IN_LDS < MAX_KEYS  ? KEYS_IN_LDS

@@ -182,6 +182,8 @@ struct Task {
             KeyRows<S> rows = {from, row, batch_stride, pages, Divisor(info[23]), word(24)};
             if constexpr (IS_ENCODED<S>) {
                 rows.scales = {scales + key_head, key_heads, strides == 13, is_fp8};
+                move_to_vector_register(rows.scales.first);
+                move_to_vector_register(rows.scales.stride);
             }
             return rows;
         };
@@ -208,7 +210,9 @@ struct Task {
         move_to_vector_register(sequence.statistics_head);
         move_to_vector_register(sequence.mask);
         move_to_vector_register(sequence.slopes);
-        move_to_vector_register(sequence.sinks);
+        if (CANDLE_FEW_REGISTERS(true, sizeof(T) < 4)) {
+            move_to_vector_register(sequence.sinks);
+        }
         move_to_vector_register(sequence.mask_head);
         move_to_vector_register(sequence.mask_row);
         move_to_vector_register(sequence.mask_key);

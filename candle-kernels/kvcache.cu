@@ -1,6 +1,6 @@
 // Rotary embeddings of queries and keys, and the write of keys and values to a paged cache, in one launch. Biases of
 // the projections and RMS norms of the heads of queries and keys are optional. Everything is computed in f32 and rounded
-// once, to the dtype of the cache.
+// once, to the dtype of the cache. Encoded caches are also decoded here, for attention of many queries.
 #include "encoded.cuh"
 #include "faults.cuh"
 
@@ -187,7 +187,8 @@ __device__ __forceinline__ void write_heads(PARAMETERS(T, C, S), __nv_bfloat16 *
             sum = reduce_lanes(sum, lanes, [](float a, float b) INLINE { return a + b; });
             scale = 1 / sqrtg(sum / (float)width + eps);
         }
-        const bool is_stored = is_query || names_element(slot, slots, CANDLE_FAULT_CACHE);
+        // Without opaque(), the bound of a report takes scalar registers in the whole loop, of which gfx9 has too few.
+        const bool is_stored = is_query || names_element(slot, opaque(slots), CANDLE_FAULT_CACHE);
         const size_t angle = is_within(position, table, CANDLE_FAULT_POSITION) ? (size_t)position * pairs : 0;
         const auto prepared = [&](unsigned int unit) INLINE {
             P values = unit == lane ? mine : read(unit);
@@ -271,3 +272,58 @@ CACHE_OPS(float, f32)
 ENCODED_CACHE_OP(__nv_bfloat16, __nv_bfloat16, bf16_bf16)
 ENCODED_CACHE_OP(__half, __half, f16_f16)
 ENCODED_CACHE_OP(float, __half, f32_f16)
+
+// Returns eight elements of encoding E times their scale, as words of two elements.
+template <typename T, typename E>
+__device__ __forceinline__ uint4 decoded_words(EncodedPack pack, bool is_value) {
+    const float scale = pack.template scale<E>(is_value);
+    const auto pair = [&](unsigned int i) INLINE { return pack.template pair<T, E>(i, scale); };
+    return uint4{pair(0), pair(2), pair(4), pair(6)};
+}
+
+// A thread decodes eight elements of a key and of its value at a time. y of the grid numbers sequences.
+template <typename T>
+__device__ __forceinline__ void decode_rows(const unsigned int capacity, const unsigned int left, const unsigned int pages,
+                                            const unsigned int table_row, const bool is_fp8, const size_t page_word,
+                                            const size_t heads_word, const size_t packs_word, const size_t page_stride,
+                                            const size_t head_stride, const size_t row_stride, const EncodedByte *keys,
+                                            const EncodedByte *values, const uint32_t *scales, const uint32_t *query_starts,
+                                            const uint32_t *key_starts, const uint32_t *table, T *out_keys, T *out_values,
+                                            uint32_t *out_table) {
+    const unsigned int sequence = blockIdx.y;
+    const Divisor page(page_word), heads(heads_word), packs(packs_word);
+    // Attention reports lengths out of range.
+    const unsigned int end = min(key_starts[sequence + 1] - key_starts[sequence], capacity);
+    const unsigned int queries = query_starts[sequence + 1] - query_starts[sequence], visible = queries + left;
+    const unsigned int first = queries == 0 ? end : end - min(end, visible), count = (end - first) * heads.by * packs.by;
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        out_table[sequence] = sequence;
+    }
+    for (unsigned int unit = thread_index(); unit < count; unit += gridDim.x * blockDim.x) {
+        unsigned int pack = unit, head = packs.split(pack), line = first + heads.split(head);
+        const size_t to = ((size_t)sequence * capacity + line) * heads.by + head;
+        const uint32_t named = table[(size_t)sequence * table_row + page.split(line)];
+        const uint32_t number = is_within(named, pages, CANDLE_FAULT_PAGE) ? named : pages - 1;
+        const size_t from = number * page_stride + head * head_stride + line * row_stride + pack * ENCODED_PACK;
+        const uint32_t pair = scales[((size_t)number * page.by + line) * heads.by + head];
+        const EncodedPack key = {EncodedBytes::read((const uint8_t *)keys + from), pair};
+        const EncodedPack value = {EncodedBytes::read((const uint8_t *)values + from), pair};
+        const size_t at = to * packs.by + pack;
+        ((uint4 *)out_keys)[at] = is_fp8 ? decoded_words<T, Fp8>(key, false) : decoded_words<T, Int8>(key, false);
+        ((uint4 *)out_values)[at] = is_fp8 ? decoded_words<T, Fp8>(value, true) : decoded_words<T, Int8>(value, true);
+    }
+}
+
+#define DECODED_CACHE_OP(T, NAME)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) cache_decoded_##NAME(                                   \
+        const unsigned int capacity, const unsigned int left, const unsigned int pages, const unsigned int table_row,  \
+        const bool is_fp8, const size_t page, const size_t heads, const size_t packs, const size_t page_stride,        \
+        const size_t head_stride, const size_t row_stride, const EncodedByte *keys, const EncodedByte *values,         \
+        const uint32_t *scales, const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table,       \
+        T *out_keys, T *out_values, uint32_t *out_table) {                                                             \
+        decode_rows(capacity, left, pages, table_row, is_fp8, page, heads, packs, page_stride, head_stride,            \
+                    row_stride, keys, values, scales, query_starts, key_starts, table, out_keys, out_values,           \
+                    out_table);                                                                                        \
+    }
+DECODED_CACHE_OP(__nv_bfloat16, bf16)
+DECODED_CACHE_OP(__half, f16)

@@ -115,6 +115,28 @@ fn families() -> Vec<Family> {
             Pointer => scales "pairs of bf16 for each slot and head: the scales of its key and its value";
             Bool => is_fp8 "true if elements are E4M3, false if they are integers plus 128"]]),
         family(
+            "CacheDecoded",
+            "kvcache",
+            "cache_decoded_{dtype}",
+            "Decodes the keys and values that the queries of sequences see, from the pages of an encoded cache to pages of one \
+             sequence each. y of the grid numbers sequences.",
+        )
+        .over([dtypes("dtype", &["bf16", "f16"])])
+        .takes(&[args![
+            U32 => capacity "rows of a page of the output",
+                left "number of keys before its position that a query sees",
+                pages "number of pages of the cache", table_row "page numbers of a sequence in `table`";
+            Bool => is_fp8 "true if elements are E4M3, false if they are integers plus 128";
+            Usize => page "rows of a page of the cache, as a divisor word", heads "heads of keys, as a divisor word",
+                packs "packs of eight elements of a head, as a divisor word",
+                page_stride "elements between pages of keys, and of values", head_stride "likewise between heads",
+                row_stride "likewise between rows";
+            Pointer => keys "keys of the cache", values "values of the cache",
+                scales "pairs of bf16 for each row of a key head: the scales of its key and its value",
+                query_starts "first query of each sequence and the end, as u32", key_starts "the same for keys",
+                table "page numbers of each sequence, as u32", out_keys "dense decoded rows of all heads",
+                out_values "likewise", out_table "page number of each sequence in the output"]]),
+        family(
             "AddNorm",
             "residual",
             "addnorm_{dtype}",

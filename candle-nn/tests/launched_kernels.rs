@@ -387,7 +387,7 @@ fn attention(device: &Device) -> Result<()> {
     for (dtype, width) in [F16, BF16].into_iter().flat_map(|dtype| [64, 128, 256].map(|width| (dtype, width)))
     {
         for (encoded, queries) in
-            [U8, F8E4M3].into_iter().flat_map(|encoded| [1, 8, 20].map(|n| (encoded, n)))
+            [U8, F8E4M3].into_iter().flat_map(|encoded| [1, 8, 20, 256].map(|n| (encoded, n)))
         {
             encoded_attention(&on(device, &[1, 1, queries, width], dtype)?, encoded)?;
         }
@@ -395,7 +395,8 @@ fn attention(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Attends to three keys in a page of an encoded cache. Few queries have a kernel for each encoding.
+/// Attends to three keys in a page of an encoded cache. Few queries have a kernel for each
+/// encoding, and many have one that decodes the cache first.
 fn encoded_attention(q: &Tensor, encoded: DType) -> Result<()> {
     let (device, (_, _, queries, width)) = (q.device(), q.dims4()?);
     let page = Tensor::zeros((1, 1, 16, width), encoded, device)?;

@@ -190,6 +190,25 @@ fn encoded_caches_with_every_option() -> Result<()> {
     check_all(cases)
 }
 
+/// Sequences with so many queries that their keys are decoded before: of all lengths, widths and options, with few queries
+/// beside many, and with windows outside of which nothing is decoded.
+#[test]
+fn encoded_caches_of_long_prompts() -> Result<()> {
+    let heads = (8, 2);
+    let mut cases = vec![
+        Case { heads, ..of(&[(200, 300), (0, 9), (1, 40)]) },
+        Case { heads, sinks: true, softcap: Some(4.0), ..of(&[(64, 64), (129, 257)]) },
+        Case { heads: (16, 1), ..of(&[(17, 1100)]) },
+    ];
+    for width in [8, 80, 128, 256] {
+        cases.push(Case { heads, widths: (width, width), ..of(&[(70, 90), (75, 76)]) });
+    }
+    for window in [(Some(9), Some(0)), (Some(5), Some(7)), (None, None)] {
+        cases.push(Case { heads, window, ..of(&[(100, 300), (90, 90)]) });
+    }
+    check_all(cases)
+}
+
 #[test]
 fn invalid_encoded_caches_are_rejected() -> Result<()> {
     let device = device();

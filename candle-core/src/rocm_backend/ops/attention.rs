@@ -3,7 +3,10 @@
 //! The queries of all heads that share a key head form consecutive rows. With many rows, each workgroup processes 128 rows
 //! and iterates over the unmasked keys. With few rows, as in decoding, a workgroup has 4 or 8 rows. If there are too few
 //! workgroups to fill the GPU, the keys are split between workgroups, too.
-use super::attention_encoded::{check_encoded, decode_kernel, encoded_rows, ENCODED_WIDTHS};
+use super::attention_encoded::{
+    check_encoded, decode_kernel, encoded_rows, sequences_to_decode, DecodedCache, EncodedCache,
+    ENCODED_WIDTHS,
+};
 use super::attention_plan::{columns, Plan, Sizes};
 use super::attention_rows::{aligned_rows, invalid, AttentionOperand, Rows};
 use super::found;
@@ -146,7 +149,7 @@ impl Attention<'_> {
             is_fp8,
             sizes: Sizes { value_width: padded, ..sizes },
         };
-        launch.enqueue(
+        launch.enqueue_decoded(
             &q,
             &k,
             &v,
@@ -329,6 +332,64 @@ struct Launch<'a> {
 }
 
 impl Launch<'_> {
+    /// Like [`Self::enqueue`]; with many queries, decodes an encoded cache first, that of some sequences at a time.
+    fn enqueue_decoded(
+        &self,
+        q: &Rows,
+        k: &Rows,
+        v: &Rows,
+        out: (DevicePtr, [usize; 3]),
+        statistics: Option<DevicePtr>,
+    ) -> Result<()> {
+        let (op, whole, sizes) = (self.op, self.attention, &self.sizes);
+        let is_plain = whole.mask.is_none() && whole.ranges.is_none();
+        let (Some(scales), Some(sequences), Some(pages), true) =
+            (whole.scales, &whole.sequences, whole.pages, is_plain)
+        else {
+            return self.enqueue(q, k, v, out, statistics);
+        };
+        let table_row = pages.1.dims()[1];
+        let Some(each) = sequences_to_decode(self.device, sizes, [k, v], table_row) else {
+            return self.enqueue(q, k, v, out, statistics);
+        };
+        for first in (0..sizes.batches).step_by(each) {
+            let batches = each.min(sizes.batches - first);
+            let query_layout = sequences.queries.1.narrow(0, first, batches + 1)?;
+            let key_layout = sequences.keys.1.narrow(0, first, batches + 1)?;
+            let table_layout = pages.1.narrow(0, first, batches)?;
+            let (queries, keys) = ((sequences.queries.0, &query_layout), (sequences.keys.0, &key_layout));
+            let mut copies = Vec::new();
+            let mut dense = |operand| dense_ptr(op, Some(operand), &mut copies);
+            let cache = EncodedCache {
+                keys: k,
+                values: v,
+                scales: dense(scales)?,
+                query_starts: dense(queries)?,
+                key_starts: dense(keys)?,
+                table: dense((pages.0, &table_layout))?,
+                table_row,
+                left: whole.window_words()[0],
+                is_fp8: self.is_fp8,
+            };
+            let sizes = Sizes { batches, ..*sizes };
+            let sequences = AttentionSequences { queries, keys, ..*sequences };
+            let decoded = DecodedCache::of(op, (self.device, self.dtype), &sizes, &cache)?;
+            let Some(DecodedCache { keys, values, table, page }) = decoded else {
+                // Without enough memory, the kernels decode the keys.
+                let attention =
+                    Attention { sequences: Some(sequences), pages: Some((pages.0, &table_layout)), ..*whole };
+                Launch { attention: &attention, sizes, ..*self }.enqueue(q, k, v, out, statistics)?;
+                continue;
+            };
+            let pages = Some((&table.0, &table.1));
+            let attention = Attention { sequences: Some(sequences), pages, scales: None, ..*whole };
+            let sizes = Sizes { page, pages: batches, ..sizes };
+            let launch = Launch { attention: &attention, is_fp8: false, sizes, ..*self };
+            launch.enqueue(q, &keys, &values, out, statistics)?;
+        }
+        Ok(())
+    }
+
     fn enqueue(
         &self,
         q: &Rows,

@@ -1,10 +1,16 @@
 //! Attention over an encoded cache: keys and values are bytes, and each row of a head has scales.
+//!
+//! The kernels decode a key for each tile of query rows. With many queries, all keys are decoded once, before a kernel for
+//! floats.
 use super::attention_plan::Sizes;
 use super::attention_rows::{invalid, AttentionOperand, Rows, MAX_ROW_STRIDE};
-use crate::{DType, Result};
+use super::found;
+use crate::rocm_backend::device::LaunchConfig;
+use crate::rocm_backend::storage::{element, RocmStorage};
+use crate::{DType, Layout, Result, RocmDevice};
 use hip_kernels::contract::{
-    AttentionDecodeEncoded, AttentionDecodeEncodedEncoding, AttentionDecodeEncodedRows,
-    AttentionRowsEncodedWidth, Element, KernelOf,
+    dim_word, AttentionDecodeEncoded, AttentionDecodeEncodedEncoding, AttentionDecodeEncodedRows,
+    AttentionRowsEncodedWidth, CacheDecoded, DevicePtr, Element, KernelOf, ATTENTION_ROWS, BLOCK,
 };
 
 /// Head widths that have kernels of attention_rows for encoded keys and values; other widths use the next larger one.
@@ -18,6 +24,122 @@ pub(super) const ENCODED_WIDTHS: [(usize, AttentionRowsEncodedWidth); 3] = [
 pub const ATTENTION_MAX_ENCODED_WIDTH: usize = 256;
 /// Number of elements of encoded keys and values that the kernels read together; head widths are multiples of it.
 pub const ATTENTION_ENCODED_STEP: usize = 8;
+
+/// Minimum number of query rows of a key head, as a mean of the sequences, with which keys are decoded before. A key is then
+/// read by at least two workgroups.
+const MIN_ROWS_TO_DECODE: usize = 2 * ATTENTION_ROWS;
+/// The same with products of warpgroups, which only the kernel for floats uses (measured, docs/explanation/performance.md).
+const MIN_ROWS_WITH_WARPGROUPS: usize = ATTENTION_ROWS / 2;
+/// Maximum size of decoded keys and values, in bytes.
+const MAX_DECODED_BYTES: usize = 512 << 20;
+/// Maximum number of sequences that are decoded together, which is y of the grid.
+const MAX_DECODED_SEQUENCES: usize = 0xffff;
+/// Maximum number of workgroups that decode the keys of a sequence.
+const MAX_DECODING_GROUPS: usize = 4096;
+
+/// Operands of a launch that decodes keys and values of a cache.
+pub(super) struct EncodedCache<'a> {
+    pub(super) keys: &'a Rows,
+    pub(super) values: &'a Rows,
+    pub(super) scales: DevicePtr,
+    pub(super) query_starts: DevicePtr,
+    pub(super) key_starts: DevicePtr,
+    pub(super) table: DevicePtr,
+    /// Page numbers of a sequence in the table.
+    pub(super) table_row: usize,
+    /// Number of keys before its position that a query sees.
+    pub(super) left: usize,
+    pub(super) is_fp8: bool,
+}
+
+/// Decoded keys and values, with a page for each sequence.
+pub(super) struct DecodedCache {
+    pub(super) keys: Rows,
+    pub(super) values: Rows,
+    /// Page numbers, u32 (sequences, 1).
+    pub(super) table: (RocmStorage, Layout),
+    /// Rows of a page.
+    pub(super) page: usize,
+}
+
+/// Returns the number of sequences whose keys are decoded together; `None` if the kernels decode them. `table_row` is the number
+/// of pages of a sequence.
+pub(super) fn sequences_to_decode(
+    device: &RocmDevice,
+    sizes: &Sizes,
+    [k, v]: [&Rows; 2],
+    table_row: usize,
+) -> Option<usize> {
+    let min_rows = match device.arch() == "sm_90" {
+        true => MIN_ROWS_WITH_WARPGROUPS,
+        false => MIN_ROWS_TO_DECODE,
+    };
+    let rows = sizes.heads / sizes.key_heads * sizes.total_queries;
+    let alike = sizes.width == sizes.value_width && k.strides == v.strides;
+    let bytes =
+        decoded_rows(sizes, table_row) * 2 * sizes.key_heads * sizes.width * DType::F16.size_in_bytes();
+    let sequences = (MAX_DECODED_BYTES / bytes.max(1)).min(sizes.batches).min(MAX_DECODED_SEQUENCES);
+    (alike && bytes > 0 && rows >= min_rows * sizes.batches && sequences > 0).then_some(sequences)
+}
+
+/// Returns the maximum number of keys of a sequence.
+fn decoded_rows(sizes: &Sizes, table_row: usize) -> usize {
+    sizes.keys.min(table_row * sizes.page)
+}
+
+impl DecodedCache {
+    /// Decodes the keys of `sizes.batches` sequences to `dtype`. Returns `None` if there is not enough memory.
+    ///
+    /// # Errors
+    /// If there is no kernel for the dtype, or the launch fails.
+    pub(super) fn of(
+        op: &'static str,
+        (device, dtype): (&RocmDevice, DType),
+        sizes: &Sizes,
+        cache: &EncodedCache,
+    ) -> Result<Option<Self>> {
+        let page = decoded_rows(sizes, cache.table_row);
+        let strides = [page * sizes.key_heads * sizes.width, sizes.width, sizes.key_heads * sizes.width];
+        // SAFETY: attention reads only the rows that the kernel writes.
+        let alloc = |dtype, elements| unsafe { RocmStorage::alloc(device, dtype, elements, op) };
+        let elements = sizes.batches * strides[0];
+        let all = (alloc(dtype, elements), alloc(dtype, elements), alloc(DType::U32, sizes.batches));
+        let (Ok(keys), Ok(values), Ok(table)) = all else { return Ok(None) };
+        let packs = sizes.width / ATTENTION_ENCODED_STEP;
+        let [page_stride, head_stride, row_stride] = cache.keys.strides;
+        let kernel = found(element(dtype).and_then(CacheDecoded::kernel), op, dtype)?;
+        let groups = (page * sizes.key_heads * packs).div_ceil(BLOCK).clamp(1, MAX_DECODING_GROUPS);
+        let config = LaunchConfig::for_grid(op, (groups, sizes.batches, 1), BLOCK as u32)?;
+        let arguments = CacheDecoded {
+            capacity: page as u32,
+            left: cache.left as u32,
+            pages: sizes.pages as u32,
+            table_row: cache.table_row as u32,
+            is_fp8: cache.is_fp8,
+            page: dim_word(sizes.page),
+            heads: dim_word(sizes.key_heads),
+            packs: dim_word(packs),
+            page_stride,
+            head_stride,
+            row_stride,
+            keys: cache.keys.at,
+            values: cache.values.at,
+            scales: cache.scales,
+            query_starts: cache.query_starts,
+            key_starts: cache.key_starts,
+            table: cache.table,
+            out_keys: keys.slice.ptr(),
+            out_values: values.slice.ptr(),
+            out_table: table.slice.ptr(),
+        };
+        // SAFETY: the operands were checked against their buffers for these sizes. The kernel checks page numbers, and writes
+        // at most `page` rows of each sequence.
+        unsafe { device.launch(kernel, config, &arguments)? };
+        let rows = |storage: RocmStorage| Rows { at: storage.slice.ptr(), _copy: Some(storage), strides };
+        let table = (table, Layout::contiguous((sizes.batches, 1)));
+        Ok(Some(Self { keys: rows(keys), values: rows(values), table, page }))
+    }
+}
 
 /// Returns the kernel for few queries.
 pub(super) fn decode_kernel(
