@@ -57,6 +57,9 @@ struct Arguments {
     /// that only decoding takes time
     #[arg(long)]
     repeat_prompts: bool,
+    /// Maximum number of rows per step while no text is being generated; below 512 it has no effect
+    #[arg(long, default_value_t = 0)]
+    prompt_step_tokens: usize,
     /// Numbers of concurrent streams to measure
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     streams: Vec<usize>,
@@ -223,7 +226,8 @@ fn main() -> Result<()> {
     devices.iter().try_for_each(Device::synchronize)?;
     let load_seconds = began.elapsed().as_secs_f64();
     let speculation = (*draft_tokens > 0).then_some(Speculation { source, max_tokens: *draft_tokens });
-    let options = Options { speculation, ..Options::default() };
+    let prompt_step_tokens = arguments.prompt_step_tokens;
+    let options = Options { speculation, prompt_step_tokens, ..Options::default() };
     let engine = Engine::start(loaded.model, Arc::new(loaded.text), options)?;
     println!(
         "{}",

@@ -18,6 +18,9 @@ use crate::models::{ModelLocation, models_in};
 use crate::picture_options::{ImageHost, PictureOptions};
 use crate::speculative::{self, SpeculativeConfig};
 
+/// Default of `--prompt-step-tokens`.
+const PROMPT_STEP_TOKENS: usize = 2048;
+
 /// Serves a language model with an OpenAI-compatible API.
 #[derive(Parser, Clone, Debug)]
 #[command(version)]
@@ -94,6 +97,10 @@ pub struct Arguments {
     /// Maximum number of tokens per step: lower values reduce latency, higher ones read prompts faster
     #[arg(long, env, default_value_t = Options::default().step_tokens, value_parser = count)]
     pub step_tokens: usize,
+
+    /// Maximum number of tokens per step while no text is being generated; no effect if it is less than --step-tokens
+    #[arg(long, env, default_value_t = PROMPT_STEP_TOKENS)]
+    pub prompt_step_tokens: usize,
 
     /// Ignore the sampler settings in the model's generation_config.json; those of OpenAI's API are then the defaults
     #[arg(long, env)]
@@ -231,6 +238,7 @@ impl Arguments {
             max_running: self.max_running,
             max_waiting: self.max_waiting,
             step_tokens: self.step_tokens,
+            prompt_step_tokens: self.prompt_step_tokens,
             prefix_cache: !self.no_prefix_cache,
             speculation: self.speculative_config.as_ref().map(|config| config.speculation.clone()),
             ..Options::default()
@@ -420,6 +428,7 @@ mod tests {
             "--max-running 0",
             "--idle-unload 0",
             "--step-tokens x",
+            "--prompt-step-tokens -1",
             "--tensor-parallel 0",
             "--dtype f64",
             "--context 0",

@@ -93,6 +93,8 @@ pub struct Options {
     pub max_waiting: usize,
     /// Maximum number of rows per step, which bounds the duration of a step.
     pub step_tokens: usize,
+    /// Maximum number of rows per step while no text is being generated; no effect if it is less than `step_tokens`.
+    pub prompt_step_tokens: usize,
     /// If true, requests share the cache blocks of common prefixes, which are kept for later requests.
     pub prefix_cache: bool,
     /// Maximum number of events of a stream that are not read yet. A stream above it ends with an error, because the
@@ -108,6 +110,7 @@ impl Default for Options {
             max_running: 64,
             max_waiting: 256,
             step_tokens: 512,
+            prompt_step_tokens: 0,
             prefix_cache: true,
             max_unread: 4096,
             speculation: None,
@@ -163,8 +166,8 @@ impl Engine {
         options: Options,
         unloading: Option<Unloading>,
     ) -> Result<Self> {
-        let Options { max_running, max_waiting, step_tokens, prefix_cache, max_unread, speculation } =
-            options;
+        let Options { max_running, max_waiting, step_tokens, prefix_cache, max_unread, .. } = options;
+        let (prompt_rows, speculation) = (options.prompt_step_tokens, options.speculation);
         let (capacity, tasks) = (model.capacity(), model.tasks());
         let adapter_targets = model.adapter_targets().cloned();
         let (image_processor, cache_dtype) = (model.image_processor(), model.cache_dtype());
@@ -180,7 +183,7 @@ impl Engine {
         let scored_rows = (PROMPT_LOGITS_BYTES / size_of::<f32>() / capacity.vocabulary.max(1)).max(1);
         let drafter = speculation.map(|speculation| Drafter::new(speculation, &mut *model, step_tokens));
         let drafter = drafter.transpose()?;
-        let limits = Limits { running, rows: step_tokens, scored_rows };
+        let limits = Limits { running, rows: step_tokens, prompt_rows, scored_rows };
         let scheduler = Scheduler::new(capacity.blocks as u32, prefix_cache, limits);
         let scheduler = scheduler.with_states(capacity.states.unwrap_or(0) as u32);
         let shared = Arc::new(Shared::default());

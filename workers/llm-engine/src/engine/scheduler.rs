@@ -23,6 +23,8 @@ pub struct Limits {
     pub running: usize,
     /// Maximum number of rows of a step; at least `running`, so that each sequence can have one.
     pub rows: usize,
+    /// Maximum number of rows of a step while no sequence generates text, if that is more than `rows`.
+    pub prompt_rows: usize,
     /// Maximum number of rows of a step that belong to prompts all of whose logits are needed; at least 1. Bounds the
     /// memory for logits.
     pub scored_rows: usize,
@@ -104,6 +106,8 @@ pub struct Counters {
 pub struct Scheduler<W> {
     pool: BlockPool,
     limits: Limits,
+    /// Maximum number of rows of the planned step.
+    step_rows: usize,
     /// Sequences that may hold blocks, oldest first.
     running: Vec<Sequence<W>>,
     /// Sequences without blocks, oldest first.
@@ -125,6 +129,7 @@ impl<W> Scheduler<W> {
         Self {
             pool: BlockPool::new(blocks, shares),
             limits,
+            step_rows: limits.rows,
             running: Vec::new(),
             waiting: VecDeque::new(),
             filling: Vec::new(),
@@ -221,6 +226,7 @@ impl<W> Scheduler<W> {
         self.filling.clear();
         self.has_picture = false;
         self.running.iter_mut().for_each(|sequence| sequence.rows = 0);
+        self.step_rows = self.row_limit();
         self.reserve_drafts();
         let mut index = 0;
         while index < self.running.len() {
@@ -234,6 +240,16 @@ impl<W> Scheduler<W> {
         self.plan_prompts(plan);
         self.running.iter().filter(|sequence| sequence.rows > 0).for_each(|sequence| plan.push(sequence));
         self.plan_checkpoints(plan);
+    }
+
+    /// Returns the maximum number of rows of the next step. A larger step reads quantized weights less often, but sequences that
+    /// generate text would wait for it.
+    fn row_limit(&self) -> usize {
+        let Limits { rows, prompt_rows, .. } = self.limits;
+        match self.running.iter().any(|sequence| sequence.pending() <= 1) {
+            true => rows,
+            false => rows.max(prompt_rows),
+        }
     }
 
     /// Plans copies of the states of prompts whose rows end where a checkpoint is wanted.
@@ -369,7 +385,7 @@ impl<W> Scheduler<W> {
 
     fn rows_left(&self) -> usize {
         // Features of pictures that see each other may exceed the limit.
-        self.limits.rows.saturating_sub(self.running.iter().map(|sequence| sequence.rows).sum())
+        self.step_rows.saturating_sub(self.running.iter().map(|sequence| sequence.rows).sum())
     }
 
     /// Fills the group with the next prompts: running ones first, then newly admitted ones. `next` is the
@@ -548,7 +564,8 @@ mod tests {
 
     #[test]
     fn a_copy_for_a_preempted_sequence_is_dropped() {
-        let mut scheduler = Scheduler::new(9, true, Limits { running: 2, rows: 64, scored_rows: 64 });
+        let mut scheduler =
+            Scheduler::new(9, true, Limits { running: 2, rows: 64, prompt_rows: 64, scored_rows: 64 });
         let mut plan = Plan::default();
         let prompt: Vec<u32> = (0..32).collect();
         scheduler.submit(Sequence::new(prompt.clone(), ()));
@@ -562,5 +579,25 @@ mod tests {
         assert!(plan.copies.is_empty());
         scheduler.pool.check([scheduler.running[0].blocks()]).unwrap();
         assert_eq!((scheduler.waiting(), scheduler.counters.preempted), (1, 1));
+    }
+
+    #[test]
+    fn steps_are_larger_only_while_no_text_is_generated() {
+        let limits = Limits { running: 2, rows: 16, prompt_rows: 64, scored_rows: 64 };
+        let (mut scheduler, mut plan) = (Scheduler::new(40, false, limits), Plan::default());
+        let mut rows_of_next = |scheduler: &mut Scheduler<()>| {
+            scheduler.plan(&mut plan);
+            scheduler.commit(&plan);
+            plan.step.tokens.len()
+        };
+        scheduler.submit(Sequence::new((0..100).collect(), ()));
+        assert_eq!([0; 2].map(|_| rows_of_next(&mut scheduler)), [64, 36]);
+        // The first text waits for its token, and then for its row.
+        scheduler.submit(Sequence::new((0..100).collect(), ()));
+        assert_eq!(rows_of_next(&mut scheduler), 16);
+        scheduler.running[0].push(7);
+        assert_eq!(rows_of_next(&mut scheduler), 16);
+        scheduler.remove(|sequence| sequence.id == 1, &mut Vec::new());
+        assert_eq!(rows_of_next(&mut scheduler), 64);
     }
 }

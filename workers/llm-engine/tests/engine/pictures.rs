@@ -38,7 +38,7 @@ fn prompt(texts: &[usize], pictures: &[&Arc<ProcessedPicture>], is_bidirectional
 }
 
 fn scheduler(rows: usize) -> (Scheduler<()>, Plan) {
-    let limits = Limits { running: 4, rows, scored_rows: rows };
+    let limits = Limits { running: 4, rows, prompt_rows: rows, scored_rows: rows };
     (Scheduler::new(40, true, limits), Plan::default())
 }
 
@@ -112,7 +112,8 @@ fn pictures_are_divided_unless_their_tokens_see_each_other() {
 #[test]
 fn whole_pictures_wait_for_blocks() {
     let one = picture(1);
-    let (mut plan, limits) = (Plan::default(), Limits { running: 4, rows: 64, scored_rows: 64 });
+    let (mut plan, limits) =
+        (Plan::default(), Limits { running: 4, rows: 64, prompt_rows: 64, scored_rows: 64 });
     // Two blocks are left for the second prompt, whose picture ends in the third.
     let mut scheduler = Scheduler::new(4, false, limits);
     scheduler.submit(prompt(&[30], &[], true));

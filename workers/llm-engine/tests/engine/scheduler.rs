@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::cache::{Cache, digest_of, state_of};
 
 fn limits(running: usize, rows: usize) -> Limits {
-    Limits { running, rows, scored_rows: rows }
+    Limits { running, rows, prompt_rows: rows, scored_rows: rows }
 }
 
 /// Number of tokens that a request generates.

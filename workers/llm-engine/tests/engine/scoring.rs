@@ -144,7 +144,7 @@ fn a_failed_step_ends_scoring_with_an_error() {
 /// The number of logits in a step is bounded, and every position is returned once, in order.
 #[test]
 fn scored_rows_of_a_step_are_limited() {
-    let limits = Limits { running: 8, rows: 64, scored_rows: 10 };
+    let limits = Limits { running: 8, rows: 64, prompt_rows: 64, scored_rows: 10 };
     let mut scheduler: Scheduler<Vec<usize>> = Scheduler::new(100, true, limits);
     let lengths = [1, 2, 25, 40, 9, 30];
     for (number, length) in lengths.into_iter().enumerate() {
