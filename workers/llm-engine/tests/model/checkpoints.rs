@@ -16,6 +16,9 @@ use super::{gguf, reference};
 /// Largest median difference with quantized weights, relative to the largest logit.
 const QUANTIZED_MEDIAN: f32 = 5e-2;
 
+/// Like [`QUANTIZED_MEDIAN`], for states in bf16, which has 8 bits. In f16, the most sensitive model is 0.017 off.
+const BF16_MEDIAN: f32 = 1e-1;
+
 /// Returns the folder of a checkpoint.
 pub fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/model/data").join(name)
@@ -98,7 +101,8 @@ pub fn check_bf16(name: &str, (config, weights): (Value, HashMap<String, Tensor>
     reference::write(folder.path(), &config, &weights.into_iter().map(narrow).collect(), 1);
     let model = load_with(folder.path(), LoadOptions { dtype: Some(DType::BF16), ..LoadOptions::default() });
     let reference = &mut reference_on_cpu(folder.path());
-    check_median(run_texts(Runner::new(model, &LENGTHS), reference, f32::MAX), &format!("{name} in bf16"));
+    let off = run_texts(Runner::new(model, &LENGTHS), reference, f32::MAX);
+    check_median_within(BF16_MEDIAN, off, &format!("{name} in bf16"));
 }
 
 fn check_on_cpu(name: &str, path: &Path) {
@@ -126,9 +130,13 @@ pub fn check_blocks(name: &str, path: &Path) {
 }
 
 /// Checks the median of differences, since rounded activations may choose another expert for a row.
-pub fn check_median(mut off: Vec<f32>, what: &str) {
+pub fn check_median(off: Vec<f32>, what: &str) {
+    check_median_within(QUANTIZED_MEDIAN, off, what);
+}
+
+fn check_median_within(limit: f32, mut off: Vec<f32>, what: &str) {
     off.sort_by(f32::total_cmp);
     let median = off[off.len() / 2];
     println!("{what}: median {median}, worst {}", off[off.len() - 1]);
-    assert!(median <= QUANTIZED_MEDIAN, "{what}: {off:?}");
+    assert!(median <= limit, "{what}: {off:?}");
 }

@@ -142,7 +142,25 @@ fn fitting_kind(content: &Content, text: &Content, decoder: &DecoderConfig) -> R
          model",
         decoder.hidden
     );
+    tokens(kind, text)?;
     Ok(kind)
+}
+
+/// Returns the fields of a config.json for tokens, and the numbers of these tokens.
+fn tokens(kind: &MmprojKind, text: &Content) -> Result<Vec<(&'static str, usize)>> {
+    let vocabulary = match text.metadata.get("tokenizer.ggml.tokens") {
+        Some(Metadatum::Array(tokens)) => &tokens[..],
+        _ => &[],
+    };
+    let number = |(field, token): &(&'static str, &str)| {
+        let is_token = |other: &Metadatum| other.to_string().is_ok_and(|other| other == token);
+        let number = vocabulary.iter().position(is_token);
+        Ok((
+            *field,
+            number.with_context(|| format!("the vocabulary of the text model has no token {token:?}"))?,
+        ))
+    };
+    kind.tokens.iter().map(number).collect()
 }
 
 /// Returns the fields of a config.json.
@@ -180,20 +198,12 @@ fn config(kind: &MmprojKind, content: &Content, text: &Content) -> Result<Value>
     vision.insert("deepstack_visual_indexes".into(), json!(layers));
     let merge = number("spatial_merge_size").or(number("projector.scale_factor"));
     let side = number("image_size").unwrap_or(0) / number("patch_size").filter(|side| *side > 0).unwrap_or(1);
-    let tokens = side / merge.unwrap_or(GEMMA_MERGE).max(1);
+    let tokens_in_row = side / merge.unwrap_or(GEMMA_MERGE).max(1);
     let has_bias = content.tensor_infos.contains_key("mm.1.bias");
     let mut config = json!({"vision_config": vision, "spatial_merge_size": merge, "scale_factor": merge,
-        "mm_tokens_per_image": tokens.saturating_mul(tokens), "multimodal_projector_bias": has_bias});
-    let vocabulary = match text.metadata.get("tokenizer.ggml.tokens") {
-        Some(Metadatum::Array(tokens)) => &tokens[..],
-        _ => &[],
-    };
-    for (field, token) in kind.tokens {
-        let is_token = |other: &Metadatum| other.to_string().is_ok_and(|other| other == token);
-        let index = vocabulary.iter().position(is_token);
-        let index =
-            index.with_context(|| format!("the vocabulary of the text model has no token {token:?}"))?;
-        config[*field] = json!(index);
+        "mm_tokens_per_image": tokens_in_row.saturating_mul(tokens_in_row), "multimodal_projector_bias": has_bias});
+    for (field, index) in tokens(kind, text)? {
+        config[field] = json!(index);
     }
     Ok(config)
 }
