@@ -18,6 +18,7 @@ use clap::Parser;
 use llm_engine::engine::{DraftSource, Engine, Options, Speculation, Stream};
 use llm_engine::model::cache_dtype::CacheDType;
 use llm_engine::model::drafted::load_with_draft;
+use llm_engine::model::files::ModelFiles;
 use llm_engine::model::{LoadOptions, load_on};
 use llm_engine::request::{Event, Request, Sampling};
 use rand::rngs::StdRng;
@@ -60,6 +61,9 @@ struct Arguments {
     /// Maximum number of rows per step while no text is being generated; below 512 it has no effect
     #[arg(long, default_value_t = 0)]
     prompt_step_tokens: usize,
+    /// Only load the model
+    #[arg(long)]
+    load_only: bool,
     /// Numbers of concurrent streams to measure
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     streams: Vec<usize>,
@@ -211,6 +215,28 @@ impl Bench {
     }
 }
 
+/// Times at which the first and the last weights were read.
+#[derive(Default)]
+struct Reading {
+    times: Option<[Instant; 2]>,
+    is_complete: bool,
+}
+
+impl Reading {
+    /// Records that a fraction was read.
+    fn record(&mut self, share: f32) {
+        if !self.is_complete {
+            let now = Instant::now();
+            self.times = Some([self.times.map_or(now, |[begin, _]| begin), now]);
+            self.is_complete = share >= 1.0;
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.times.map_or(0.0, |[begin, end]| (end - begin).as_secs_f64())
+    }
+}
+
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let Arguments { dtype, cache_dtype, cache_gib, .. } = arguments;
@@ -219,9 +245,11 @@ fn main() -> Result<()> {
     let Arguments { model, draft_model, draft_tokens, .. } = &arguments;
     let devices = devices(&arguments)?;
     let began = Instant::now();
+    let mut reading = Reading::default();
+    let progress = &mut |share| reading.record(share);
     let (loaded, source) = match draft_model {
-        Some(draft) => (load_with_draft(model, draft, &devices, options, &mut |_| {})?, DraftSource::Model),
-        None => (load_on(model, &devices, options, &mut |_| {})?, DraftSource::Ngram(2..=4)),
+        Some(draft) => (load_with_draft(model, draft, &devices, options, progress)?, DraftSource::Model),
+        None => (load_on(model, &devices, options, progress)?, DraftSource::Ngram(2..=4)),
     };
     devices.iter().try_for_each(Device::synchronize)?;
     let load_seconds = began.elapsed().as_secs_f64();
@@ -236,6 +264,16 @@ fn main() -> Result<()> {
             "prompt": arguments.prompt, "tokens": arguments.tokens,
         })
     );
+    // Without opening the device, the tokenizer, the cache and the draft model.
+    let (bytes, seconds) = (ModelFiles::open(&arguments.model)?.bytes(), reading.seconds());
+    let rate = bytes as f64 / 1e9 / seconds;
+    println!(
+        "{}",
+        json!({"weights_bytes": bytes, "weights_seconds": seconds, "weights_gb_per_second": rate})
+    );
+    if arguments.load_only {
+        return Ok(());
+    }
     let clients = tokio::runtime::Builder::new_multi_thread().build()?;
     let mut bench = Bench { arguments, engine, random: StdRng::seed_from_u64(1), clients };
     let streams = bench.arguments.streams.clone();

@@ -65,7 +65,7 @@ pub struct Weights<'a> {
 
 impl<'a> Weights<'a> {
     /// Creates a loader for states of type `dtype`, which converts float matrices to `matrices` unless it is `None`.
-    /// `progress` receives the fraction that was read.
+    /// `progress` receives the fraction that was read, first 0.
     pub fn new(
         files: &'a mut ModelFiles,
         dtype: DType,
@@ -84,6 +84,7 @@ impl<'a> Weights<'a> {
         let head_prefix = first_prefix(files.names(), "lm_head.weight").unwrap_or_default().to_owned();
         files.dequantize_as(matrices.unwrap_or(DType::F32));
         let (part, total) = (Part::whole(), files.bytes().max(1));
+        progress(0.0);
         Self {
             files,
             part,
