@@ -22,6 +22,9 @@ pub struct Args {
     /// Architecture of the software GPU.
     #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
+    /// For so many minutes, send requests of all kinds to models with adapters, pictures and experts, and check each answer.
+    #[arg(long, value_name = "MINUTES", conflicts_with = "url")]
+    mixed: Option<f64>,
     /// Folder for requests.csv and load.svg.
     #[arg(long, value_name = "FOLDER", default_value = "target/load")]
     out: PathBuf,
@@ -32,10 +35,12 @@ pub struct Args {
     load: Vec<String>,
 }
 
-/// Runs the load, and writes the times of all requests and their distributions.
+/// Runs the load, and writes the times of all requests and their distributions. With `--mixed`, runs the load of checked
+/// requests.
 ///
 /// # Errors
-/// If the server cannot be reached, a request is lost, or none is completed.
+/// If the server cannot be reached, a request is lost, or none is completed. Also if an answer is not that of its request, or
+/// memory is leaked.
 pub fn run(args: &Args) -> Result<()> {
     let Some(url) = &args.url else {
         software_gpu::check_arch(&args.arch)?;
@@ -43,12 +48,37 @@ pub fn run(args: &Args) -> Result<()> {
         let mut build = cargo(&["build", "--quiet", "--bins", "--examples", "--package", "llm-worker"]);
         build.args(["--features", "llm-worker/rocm-emulator"]).env("CANDLE_ROCM_ARCHS", &args.arch);
         let program = process::build_programs(&mut build)?;
+        if let Some(minutes) = args.mixed {
+            return mixed(args, minutes, &program("llm-worker-rocm")?, &program("load")?);
+        }
         let worker = serve::start_tiny_llama(&program("llm-worker-rocm")?, SoftwareGpu::new(&args.arch))?;
         measure(args, &program("load")?, &worker.url(""))?;
         return worker.stop();
     };
     let mut build = cargo(&["build", "--quiet", "--package", "llm-worker", "--example", "load"]);
     measure(args, &process::build_programs(&mut build)?("load")?, url)
+}
+
+/// Starts two workers, since a worker with several models has no adapters, and sends both requests.
+fn mixed(args: &Args, minutes: f64, worker: &Path, load: &Path) -> Result<()> {
+    let folder = root().join("target/load/models");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    process::run(command(load, &["models", "--out"]).arg(&folder))?;
+    let named = |name: &str| format!("{name}={}", folder.join(name).display());
+    let gpu = SoftwareGpu::new(&args.arch);
+    let adapters = serve::start_tiny_llama_with(worker, gpu, &|command| {
+        command.arg("--lora-modules").args(["adapter-1", "adapter-2"].map(named));
+    })?;
+    let several = serve::Worker::start(worker, gpu, &|command| {
+        command.arg("--models").args(["pictures", "experts"].map(named)).args(["--models-max", "2"]);
+        command.args(["--dtype", "f32", "--cache-memory", "64MiB", "--streams-per-client", "0"]);
+    })?;
+    let seconds = (minutes * 60.0).to_string();
+    let mut load = command(load, &["mixed", "--seconds", &seconds]);
+    load.args(["--address", adapters.address(), "--address", several.address()]);
+    process::run(load.args(&args.load))?;
+    adapters.stop()?;
+    several.stop()
 }
 
 fn measure(args: &Args, load: &Path, url: &str) -> Result<()> {

@@ -13,7 +13,7 @@ use anyhow::Result;
 use crate::process::{self, cargo};
 use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
-pub use language::start as start_tiny_llama;
+pub use language::{start as start_tiny_llama, start_with as start_tiny_llama_with};
 pub use worker::Worker;
 
 #[derive(clap::Args)]

@@ -37,6 +37,8 @@ pub struct Request<'a> {
     pub kind: Kind,
     pub model: &'a str,
     pub prompt: &'a str,
+    /// PNG file in base64 that precedes the prompt of a chat.
+    pub picture: Option<&'a str>,
     pub tokens: usize,
     /// Name that no other request has.
     pub label: String,
@@ -96,10 +98,10 @@ impl Request<'_> {
         if self.kind.has_object() {
             body["logit_bias"] = self.bias.clone();
         }
-        let messages = || json!([{"role": "user", "content": self.prompt}]);
+        let messages = json!([{"role": "user", "content": self.content()}]);
         match self.kind.format() {
-            Format::Responses => body["input"] = self.prompt.into(),
-            _ if self.kind.is_chat() => body["messages"] = messages(),
+            Format::Responses => body["input"] = messages,
+            _ if self.kind.is_chat() => body["messages"] = messages,
             _ => body["prompt"] = self.prompt.into(),
         }
         let (name, schema) = (&self.label, self.schema());
@@ -125,6 +127,24 @@ impl Request<'_> {
             _ => {}
         }
         body
+    }
+
+    /// Returns the content of the message of a chat.
+    fn content(&self) -> Value {
+        let Some(picture) = self.picture else { return self.prompt.into() };
+        let url = format!("data:image/png;base64,{picture}");
+        match self.kind.format() {
+            Format::Responses => {
+                json!([{"type": "input_image", "image_url": url}, {"type": "input_text", "text": self.prompt}])
+            }
+            Format::Messages => {
+                let source = json!({"type": "base64", "media_type": "image/png", "data": picture});
+                json!([{"type": "image", "source": source}, {"type": "text", "text": self.prompt}])
+            }
+            Format::OpenAi | Format::Job => {
+                json!([{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": self.prompt}])
+            }
+        }
     }
 
     fn schema(&self) -> Value {
@@ -166,7 +186,8 @@ mod tests {
     use super::*;
 
     fn request(kind: Kind) -> Request<'static> {
-        Request { kind, model: "m", prompt: "Hi", tokens: 3, label: "c1n2".into(), bias: &Value::Null }
+        let (model, prompt, label) = ("m", "Hi", "c1n2".into());
+        Request { kind, model, prompt, picture: Some("AA"), tokens: 3, label, bias: &Value::Null }
     }
 
     #[test]
@@ -207,6 +228,7 @@ mod tests {
             assert_eq!(has("tools"), kind.has_call(), "{kind:?}");
             assert_eq!(has("max_output_tokens"), kind.path() == "/v1/responses", "{kind:?}");
             assert_eq!(has("messages") || has("input"), kind.is_chat(), "{kind:?}");
+            assert_eq!(body.to_string().contains("AA"), kind.is_chat(), "{kind:?}");
         }
     }
 }

@@ -1,15 +1,17 @@
 //! Loads of a language-model server.
 //!
 //! ```sh
+//! cargo run --example load -- models --out FOLDER
 //! cargo run --example load -- mixed --address 127.0.0.1:8081 --streams 64 --seconds 60
 //! cargo run --example load -- open --url http://127.0.0.1:8081 --rate 4 --seconds 60
 //! ```
 //!
-//! `mixed` checks that no stream of a worker is lost, incorrect or mixed with another. `open` measures latencies of
-//! any OpenAI-compatible server.
+//! `models` writes tiny models. `mixed` checks that no stream of workers is lost, incorrect or mixed with another. `open`
+//! measures latencies of any OpenAI-compatible server.
 mod answer;
 mod kinds;
 mod mixed;
+mod models;
 mod open;
 mod report;
 mod sse;
@@ -22,7 +24,9 @@ use clap::Parser;
 /// Loads a language-model server
 #[derive(Parser)]
 enum Command {
-    /// Sends requests of all kinds to a worker and checks each answer
+    /// Writes tiny models: adapters, a model that reads pictures, and a mixture of experts
+    Models(models::Arguments),
+    /// Sends requests of all kinds to all models of workers and checks each answer
     Mixed(mixed::Arguments),
     /// Sends requests at random times, whether or not earlier ones have ended, and reports latencies
     Open(open::Arguments),
@@ -30,6 +34,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Command::parse() {
+        Command::Models(arguments) => models::run(&arguments).map(|()| true),
         Command::Mixed(arguments) => mixed::run(&arguments),
         Command::Open(arguments) => open::run(&arguments),
     };

@@ -1,6 +1,6 @@
-//! Streams of all kinds that start, end, disconnect and are cancelled at random, each checked.
+//! Streams of all kinds and all models that start, end, disconnect and are cancelled at random, each checked.
 //!
-//! The greedy text of each prompt is first generated alone. An answer that contains another text, or the label of
+//! The greedy text of each prompt is first generated alone by each model. Models that read pictures get one with each chat. An answer that contains another text, or the label of
 //! another request, counts as `mixed`, one that violates its format or schema as `invalid`, and one that ends early
 //! without being cut by the client as `lost`. Device memory held at the end in excess of the start counts as leaked, if
 //! further rounds add more.
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::answer::{Answer, Fault, Format};
 use crate::kinds::{Difference, KINDS, Kind, Request};
+use crate::models;
 use crate::sse::{self, Stream};
 use crate::workload::Arrivals;
 
@@ -39,9 +40,9 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Host and port of the worker
-    #[arg(long)]
-    address: String,
+    /// Host and port of a worker; may be given several times
+    #[arg(long, required = true)]
+    address: Vec<String>,
     /// Number of concurrent streams
     #[arg(long, default_value_t = 64)]
     streams: u64,
@@ -89,29 +90,40 @@ struct Expected {
     chat: String,
 }
 
+/// A model of a worker.
+struct Target {
+    address: String,
+    model: String,
+    /// Value of `logit_bias` that prevents white space.
+    bias: Value,
+    /// PNG files in base64, one for each prompt, if the model reads pictures.
+    pictures: Vec<String>,
+    expected: Vec<Expected>,
+    /// Number of complete answers.
+    whole: AtomicU64,
+}
+
 struct Load<'a> {
     arguments: &'a Arguments,
-    model: String,
-    bias: Value,
-    expected: Vec<Expected>,
+    targets: Vec<Target>,
     counts: Counts,
 }
 
 /// Runs the load. Returns false if an answer is lost, mixed or invalid, or memory is leaked.
 ///
 /// # Errors
-/// If the worker refuses a request, or does not become idle.
+/// If a worker refuses a request, or does not become idle.
 pub fn run(arguments: &Arguments) -> Result<bool> {
-    let url = |path: &str| format!("http://{}{path}", arguments.address);
-    let models: Value = ureq::get(&url("/v1/models")).call()?.into_json()?;
-    let model = models["data"][0]["id"].as_str().context("the worker lists no model")?.to_owned();
-    let space: Value = ureq::post(&url("/tokenize")).send_json(json!({"content": " "}))?.into_json()?;
-    let space = space["tokens"].as_array().context("the worker does not tokenize")?;
-    let bias = Value::Object(space.iter().map(|token| (token.to_string(), json!(-100))).collect());
-    let mut load = Load { arguments, model, bias, expected: Vec::new(), counts: Counts::default() };
-    for prompt in PROMPTS {
-        let completion = load.generate_alone(Kind::Completion, prompt)?;
-        load.expected.push(Expected { completion, chat: load.generate_alone(Kind::Chat, prompt)? });
+    let targets =
+        arguments.address.iter().map(|address| Target::all_of(address)).collect::<Result<Vec<_>>>()?;
+    let targets = targets.into_iter().flatten().collect();
+    let mut load = Load { arguments, targets, counts: Counts::default() };
+    for target in 0..load.targets.len() {
+        for prompt in 0..PROMPTS.len() {
+            let completion = load.generate_alone(Kind::Completion, target, prompt)?;
+            let chat = load.generate_alone(Kind::Chat, target, prompt)?;
+            load.targets[target].expected.push(Expected { completion, chat });
+        }
     }
     // The first round fills the allocator's caches, which would otherwise count as a leak.
     load.round(arguments.streams, Duration::ZERO)?;
@@ -138,6 +150,8 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     let Counts { whole, left, cancelled, refused, lost, mixed, invalid, tokens, .. } = &load.counts;
     let kinds = KINDS.iter().zip(whole).map(|(kind, count)| format!("{kind:?}={}", of(count)));
     println!("complete answers: {}", kinds.collect::<Vec<_>>().join(" "));
+    let models = load.targets.iter().map(|target| format!("{}={}", target.model, of(&target.whole)));
+    println!("complete answers by model: {}", models.collect::<Vec<_>>().join(" "));
     let whole: u64 = whole.iter().map(of).sum();
     let ok = [lost, mixed, invalid].map(of) == [0; 3] && leaked == 0 && whole > 0;
     println!(
@@ -164,21 +178,52 @@ fn join(clients: Vec<ScopedJoinHandle<'_, Result<()>>>) -> Result<()> {
     })
 }
 
-impl Load<'_> {
-    fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.arguments.address)
+impl Target {
+    /// Returns the models of a worker. A worker with several models loads them.
+    fn all_of(address: &str) -> Result<Vec<Self>> {
+        let url = |path: &str| format!("http://{address}{path}");
+        let list = || -> Result<Vec<Value>> {
+            let models: Value = ureq::get(&url("/v1/models")).call()?.into_json()?;
+            Ok(models["data"].as_array().context("the worker lists no models")?.clone())
+        };
+        let mut targets = Vec::new();
+        for model in list()? {
+            let model = model["id"].as_str().context("a model without a name")?.to_owned();
+            let body = json!({"model": model, "content": " "});
+            let space: Value = ureq::post(&url("/tokenize")).send_json(body)?.into_json()?;
+            let space = space["tokens"].as_array().context("the worker does not tokenize")?;
+            let bias = Value::Object(space.iter().map(|token| (token.to_string(), json!(-100))).collect());
+            let (pictures, expected, whole) = (Vec::new(), Vec::new(), AtomicU64::default());
+            targets.push(Self { address: address.to_owned(), model, bias, pictures, expected, whole });
+        }
+        for (target, model) in targets.iter_mut().zip(list()?) {
+            let kinds = model["architecture"]["input_modalities"].as_array();
+            if kinds.is_some_and(|kinds| kinds.contains(&json!("image"))) {
+                target.pictures = (0..PROMPTS.len()).map(models::picture).collect::<Result<_>>()?;
+            }
+        }
+        Ok(targets)
     }
 
-    fn request(&self, kind: Kind, prompt: &'static str, tokens: usize) -> Request<'_> {
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+}
+
+impl Load<'_> {
+    fn request(&self, kind: Kind, target: usize, prompt: usize, tokens: usize) -> Request<'_> {
         let label = format!("r{}", self.counts.labels.fetch_add(1, Ordering::Relaxed));
-        Request { kind, model: &self.model, prompt, tokens, label, bias: &self.bias }
+        let Target { model, bias, pictures, .. } = &self.targets[target];
+        let picture = pictures.get(prompt).map(String::as_str);
+        Request { kind, model, prompt: PROMPTS[prompt], picture, tokens, label, bias }
     }
 
     /// Generates a prompt's greedy text while nothing else runs.
-    fn generate_alone(&self, kind: Kind, prompt: &'static str) -> Result<String> {
-        let mut body = self.request(kind, prompt, self.arguments.tokens).body();
+    fn generate_alone(&self, kind: Kind, target: usize, prompt: usize) -> Result<String> {
+        let mut body = self.request(kind, target, prompt, self.arguments.tokens).body();
         body["stream"] = false.into();
-        let answer: Value = ureq::post(&self.url(kind.path())).send_json(body)?.into_json()?;
+        let url = self.targets[target].url(kind.path());
+        let answer: Value = ureq::post(&url).send_json(body)?.into_json()?;
         let choice = &answer["choices"][0];
         let text = choice["text"].as_str().or(choice["message"]["content"].as_str());
         Ok(text.with_context(|| format!("no text: {answer}"))?.to_owned())
@@ -222,13 +267,14 @@ impl Load<'_> {
         let prompt = random.random_range(0..PROMPTS.len());
         let tokens = random.random_range(1..=self.arguments.tokens);
         let index = random.random_range(0..KINDS.len());
-        let request = self.request(KINDS[index], PROMPTS[prompt], tokens);
+        let target = random.random_range(0..self.targets.len());
+        let (request, target) = (self.request(KINDS[index], target, prompt, tokens), &self.targets[target]);
         let mode = match random.random_range(0..10) {
             0 => Mode::Disconnects(random.random_range(0..=tokens)),
             1..=4 if request.kind == Kind::Job => Mode::Cancels(random.random_range(0..=tokens)),
             _ => Mode::Reads,
         };
-        let (stream, job) = match self.start(&request) {
+        let (stream, job) = match target.start(&request) {
             Ok(started) => started,
             Err(error) => match *error {
                 ureq::Error::Status(429, answer) => {
@@ -243,8 +289,8 @@ impl Load<'_> {
             },
         };
         let mut answer = Answer::default();
-        let ended = self.read(&mut answer, request.kind.format(), mode, stream, job.as_deref())?;
-        let Expected { completion, chat } = &self.expected[prompt];
+        let ended = target.read(&mut answer, request.kind.format(), mode, stream, job.as_deref())?;
+        let Expected { completion, chat } = &target.expected[prompt];
         let expected = if request.kind.is_chat() { chat } else { completion };
         self.counts.tokens.fetch_add(answer.pieces as u64, Ordering::Relaxed);
         let counted = match ended {
@@ -254,7 +300,10 @@ impl Load<'_> {
             End::Lost => &self.counts.lost,
             End::Malformed => &self.counts.invalid,
             End::Whole => match request.check(&answer, expected) {
-                Ok(()) => &self.counts.whole[index],
+                Ok(()) => {
+                    target.whole.fetch_add(1, Ordering::Relaxed);
+                    &self.counts.whole[index]
+                }
                 Err(Difference::Mixed) => &self.counts.mixed,
                 Err(Difference::Invalid) => &self.counts.invalid,
             },
@@ -264,8 +313,8 @@ impl Load<'_> {
             .any(|bad| std::ptr::eq(*bad, counted))
         {
             eprintln!(
-                "{} {:?} {:?}: {answer:?}, expected {expected:?}",
-                request.label, request.kind, request.prompt
+                "{} {} {:?} {:?}: {answer:?}, expected {expected:?}",
+                request.label, request.model, request.kind, request.prompt
             );
         }
         self.add(counted)
@@ -276,6 +325,13 @@ impl Load<'_> {
         Ok(())
     }
 
+    /// Waits until all workers are idle. Returns the device memory that they hold, in bytes.
+    fn idle_memory(&self) -> Result<u64> {
+        self.arguments.address.iter().map(|address| idle_memory(address)).sum()
+    }
+}
+
+impl Target {
     /// Starts a stream, and returns the id of its job if it has one.
     fn start(&self, request: &Request<'_>) -> Result<(Stream, Option<String>), Box<ureq::Error>> {
         let url = self.url(request.kind.path());
@@ -329,26 +385,30 @@ impl Load<'_> {
             (true, false) => End::Whole,
         })
     }
+}
 
-    /// Waits until the worker is idle. Returns the device memory that it holds, in bytes.
-    fn idle_memory(&self) -> Result<u64> {
-        let until = Instant::now() + Duration::from_secs(60);
-        loop {
-            let metrics = ureq::get(&self.url("/metrics")).call()?.into_string()?;
-            let value = |name: &str| {
-                let line = metrics.lines().find(|line| line.starts_with(name))?;
-                line.rsplit(' ').next()?.parse::<f64>().ok()
-            };
-            let names =
-                ["llm_requests_running", "llm_requests_waiting", "llm_cache_blocks_used", "llm_vram_bytes"];
-            match names.map(value) {
-                [Some(0.0), Some(0.0), Some(0.0), Some(held)] => return Ok(held as u64),
-                [Some(_), Some(_), Some(_), Some(_)] => {}
-                _ => bail!("the worker's metrics are incomplete:\n{metrics}"),
-            }
-            ensure!(Instant::now() < until, "the worker does not become idle:\n{metrics}");
-            thread::sleep(Duration::from_millis(100));
+/// Waits until a worker is idle. Returns the device memory that it holds, in bytes.
+fn idle_memory(address: &str) -> Result<u64> {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let metrics = ureq::get(&format!("http://{address}/metrics")).call()?.into_string()?;
+        // A worker with several models has a line for each.
+        let sum = |name: &str| {
+            let lines = metrics.lines().filter_map(|line| line.strip_prefix(name));
+            let lines = lines.filter(|rest| rest.starts_with(['{', ' ']));
+            lines
+                .filter_map(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok())
+                .reduce(|one, other| one + other)
+        };
+        let names =
+            ["llm_requests_running", "llm_requests_waiting", "llm_cache_blocks_used", "llm_vram_bytes"];
+        match names.map(sum) {
+            [Some(0.0), Some(0.0), Some(0.0), Some(held)] => return Ok(held as u64),
+            [Some(_), Some(_), Some(_), Some(_)] => {}
+            _ => bail!("the worker's metrics are incomplete:\n{metrics}"),
         }
+        ensure!(Instant::now() < until, "the worker does not become idle:\n{metrics}");
+        thread::sleep(Duration::from_millis(100));
     }
 }
 
