@@ -124,9 +124,9 @@ const LAYERED: [(&str, usize); 7] = [
     ("gemma4-small", 99),
     ("gemma4", 36),
     ("gemma4-moe", 42),
-    ("granite4", 30),
-    ("granite4-moe", 60),
-    ("nemotron-h", 60),
+    ("granite4", 28),
+    ("granite4-moe", 38),
+    ("nemotron-h", 32),
 ];
 
 #[test]

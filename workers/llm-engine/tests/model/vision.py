@@ -5,12 +5,13 @@
 
 Pictures are processed by the classes that use Pillow. Everything else is computed on the CPU in f32. Weights are exact in f16.
 """
+import itertools
 import sys
 from pathlib import Path
 
 import torch
 import transformers
-from mixtures import VOCABULARY, randomized
+from mixtures import GAP, VOCABULARY, randomized
 from safetensors.torch import save_file
 from transformers import (
     Gemma3Config,
@@ -23,6 +24,8 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
     SmolVLMConfig,
     SmolVLMForConditionalGeneration,
 )
@@ -184,6 +187,30 @@ MODELS = {
         qwen_rows,
         qwen_inputs,
     ),
+    "qwen3-vl-moe": (
+        Qwen3VLMoeForConditionalGeneration,
+        Qwen3VLMoeConfig(
+            text_config=dict(
+                TEXT,
+                rope_parameters=mrope([4, 2, 2], mrope_interleaved=True),
+                mlp_only_layers=[0],
+                moe_intermediate_size=32,
+                num_experts=4,
+                num_experts_per_tok=2,
+            ),
+            vision_config=dict(SIZES, num_position_embeddings=16, deepstack_visual_indexes=[0, 1]),
+            **TOKENS,
+        ),
+        Qwen2VLImageProcessorPil(
+            patch_size=4,
+            size=dict(shortest_edge=256, longest_edge=960),
+            image_mean=[0.5] * 3,
+            image_std=[0.5] * 3,
+        ),
+        qwen_features,
+        qwen_rows,
+        qwen_inputs,
+    ),
     "gemma3-vision": (
         Gemma3ForConditionalGeneration,
         Gemma3Config(
@@ -274,9 +301,20 @@ def picture(size, random):
     return (pixels + torch.randint(24, pixels.shape, generator=random)).clamp(max=255).byte()
 
 
-def write(folder, model, config, processor, features, rows, inputs):
-    random = torch.Generator().manual_seed(7)
+def write(folder, seed, model, config, processor, features, rows, inputs):
+    """Writes a checkpoint, and returns false if rounding to f16 might choose another expert."""
+    random = torch.Generator().manual_seed(seed)
     model = randomized(model(config), random)
+    gaps = [float("inf")]
+
+    def note_gap(module, inputs, output):
+        scores = torch.nn.functional.linear(inputs[0].flatten(0, -2), module.weight)
+        ordered, used = scores.sort(descending=True).values, module.top_k
+        gaps.append((ordered[:, used - 1] - ordered[:, used]).min().item())
+
+    for name, module in model.named_modules():
+        if name.endswith("mlp.gate"):
+            module.register_forward_hook(note_gap)
     expected, pictures = {}, []
     for index, size in enumerate(PICTURES):
         own = picture(size, random)
@@ -301,15 +339,18 @@ def write(folder, model, config, processor, features, rows, inputs):
             expected[f"logits.{index}"] = model(input_ids=tokens[None], **more).logits[0].contiguous()
         expected[f"tokens.{index}"] = tokens
         expected[f"shown.{index}"] = torch.tensor(shown, dtype=torch.int64)
+        if min(gaps) < GAP:
+            return False
     folder.mkdir(parents=True, exist_ok=True)
     model.half().save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     processor.save_pretrained(folder)
     save_file(expected, folder / "expected.st")
-    print(folder.name, {name: list(value.shape) for name, value in expected.items()})
+    print(folder.name, "seed", seed, {name: list(value.shape) for name, value in expected.items()})
+    return True
 
 
 if __name__ == "__main__":
     print("transformers", transformers.__version__, "torch", torch.__version__)
     for name in sys.argv[2:] or MODELS:
-        write(Path(sys.argv[1]) / name, *MODELS[name])
+        next(seed for seed in itertools.count(7) if write(Path(sys.argv[1]) / name, seed, *MODELS[name]))

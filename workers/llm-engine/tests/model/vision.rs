@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::broken::assert_rejected;
 use super::checkpoints::{checkpoint, data};
 use super::reference;
-use super::steps::{close, load, load_on_cpu, tolerance};
+use super::steps::{Runner, close, load, load_on_cpu, tolerance};
 
 /// Token of the checkpoints that stands for a feature.
 const IMAGE: u32 = 40;
@@ -245,6 +245,27 @@ fn qwen3_vl() {
 #[test]
 fn qwen3_vl_in_gguf() {
     check_gguf("qwen3-vl", false);
+}
+
+#[test]
+fn qwen3_vl_moe() {
+    check_model("qwen3-vl-moe", false);
+}
+
+/// Published files of Qwen3-VL-MoE have the transposed stacks.
+#[test]
+fn transposed_stacks_of_experts_equal_others() {
+    let (config, mut weights) = checkpoint("qwen3-vl-moe");
+    weights.retain(|name, _| !name.contains("visual."));
+    for (name, stack) in &mut weights {
+        if name.contains(".experts.") {
+            *stack = stack.transpose(1, 2).unwrap().force_contiguous().unwrap();
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    reference::write(folder.path(), &config, &weights, 1);
+    let logits = |path: &Path| Runner::new(load_on_cpu(path), &[20]).step(&[(0, 20, true)]).remove(0);
+    close(&logits(folder.path()), &logits(&data("qwen3-vl-moe")), 1e-6, "transposed");
 }
 
 /// Replaces fields of JSON, given by pointers.

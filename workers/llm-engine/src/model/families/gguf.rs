@@ -29,6 +29,7 @@ const METADATA: &[(&str, &str)] = &[
     ("expert_gating_func", "expert_gating_func"),
     ("leading_dense_block_count", "first_k_dense_replace"),
     ("interleave_moe_layer_step", "moe_layer_interval"),
+    ("moe_latent_size", "moe_latent_size"),
     ("attention.q_lora_rank", "q_lora_rank"),
     ("attention.kv_lora_rank", "kv_lora_rank"),
     ("attention.key_length_mla", "key_length_mla"),
@@ -222,7 +223,9 @@ fn layers_of_arrays(content: &Content, arch: &str, config: &mut Map<String, Valu
             _ if *heads == 0 => "linear_attention",
             _ => "full_attention",
         };
-        config.insert("layer_types".into(), heads.iter().enumerate().map(kind).collect());
+        let layers =
+            config.get("num_hidden_layers").and_then(Value::as_u64).map_or(usize::MAX, |all| all as usize);
+        config.insert("layer_types".into(), heads.iter().enumerate().map(kind).take(layers).collect());
     }
     if let Some(heads) = key_heads {
         let kinds = has_window.clone().unwrap_or_else(|| vec![true; heads.len()]);

@@ -22,7 +22,7 @@ const NEMOTRON_SIZES: SelectiveNames =
 /// Defaults of Granite 4.
 const GRANITE_DEFAULTS: &str = r#"{"rope_theta": 1e4, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6,
     "attention_multiplier": 1.0, "num_experts_per_tok": 2, "mamba_n_groups": 1, "mamba_n_heads": 128,
-    "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": true,
+    "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_conv_bias": true,
     "shared_intermediate_size": 1024}"#;
 
 /// Defaults of Nemotron-H.

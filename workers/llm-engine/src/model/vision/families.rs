@@ -199,7 +199,7 @@ const QWEN2_5_VL: VisionFamily = VisionFamily {
 };
 
 const QWEN3_VL: VisionFamily = VisionFamily {
-    model_types: &["qwen3_vl"],
+    model_types: &["qwen3_vl", "qwen3_vl_moe"],
     encoder_type: None,
     defaults: r#"{"depth": 27, "hidden_size": 1152, "hidden_act": "gelu_pytorch_tanh", "intermediate_size": 4304,
         "num_heads": 16, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2,
@@ -231,6 +231,14 @@ const QWEN3_VL: VisionFamily = VisionFamily {
         ..ProjectorNames::layers(&["merger.linear_fc1", "merger.linear_fc2"])
     },
     is_mmproj: false,
+};
+
+const QWEN3_5: VisionFamily = VisionFamily {
+    model_types: &["qwen3_5", "qwen3_5_moe"],
+    defaults: r#"{"depth": 27, "hidden_size": 1152, "hidden_act": "gelu_pytorch_tanh", "intermediate_size": 4304,
+        "num_heads": 16, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2,
+        "num_position_embeddings": 2304}"#,
+    ..QWEN3_VL
 };
 
 const GEMMA3: VisionFamily = VisionFamily {
@@ -305,7 +313,7 @@ const MISTRAL3: VisionFamily = VisionFamily {
 };
 
 /// Supported kinds.
-const FAMILIES: &[VisionFamily] = &[QWEN2_5_VL, QWEN3_VL, GEMMA3, SMOLVLM, PIXTRAL_12B, MISTRAL3];
+const FAMILIES: &[VisionFamily] = &[QWEN2_5_VL, QWEN3_VL, QWEN3_5, GEMMA3, SMOLVLM, PIXTRAL_12B, MISTRAL3];
 
 /// Kind of an encoder and its projector in an mmproj file of llama.cpp.
 pub(super) struct MmprojKind {

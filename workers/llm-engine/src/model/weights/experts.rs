@@ -315,7 +315,8 @@ impl Weights<'_> {
         self.pieces(group, &pieces, &[count, rows(group), columns(group)])
     }
 
-    /// Finds the stacks of gate and up, joined, and of down, if files have them instead of other matrices.
+    /// Finds the stacks of gate and up, joined, and of down, if files have them instead of other matrices. Some files have them
+    /// transposed.
     fn joined_projections(
         &self,
         layer: usize,
@@ -330,10 +331,28 @@ impl Weights<'_> {
         if self.files.location(&gate_up).is_err() {
             return Ok(None);
         }
+        let (down, ranks) = (name("down_proj", "ffn_down_exps"), self.part.ranks());
+        let own_down = StoredPart::new([hidden, inner], Divided::Columns);
+        let location = self.files.location(&gate_up)?;
+        let are_floats = matches!(location.format, Format::Floats(_));
+        if are_floats && 2 * inner != hidden && location.shape == [config.count, hidden, 2 * inner] {
+            ensure!(
+                ranks == 1,
+                "{}: tensor '{gate_up}' is transposed, so that {ranks} GPUs cannot divide it; use one GPU",
+                self.files.file_of(location).display()
+            );
+            let stack = |name, [rows, columns]: [usize; 2]| {
+                let stored = StoredPart::new([columns, rows], Divided::Rows);
+                let order = Order { alternates: false, transposed: true };
+                let projection = self.stacked(name, config.count, stored)?;
+                Ok::<_, anyhow::Error>(Projection { rows, columns, order, ..projection })
+            };
+            let gate_up = stack(gate_up, [2 * inner, hidden])?;
+            return Ok(Some((vec![vec![gate_up]], stack(down, [hidden, inner])?)));
+        }
         let both = StoredPart { joined: 2, ..StoredPart::new([inner, hidden], Divided::Rows) };
         let gate_up = self.stacked(gate_up, config.count, both)?;
-        let down = StoredPart::new([hidden, inner], Divided::Columns);
-        Ok(Some((vec![vec![gate_up]], self.stacked(name("down_proj", "ffn_down_exps"), config.count, down)?)))
+        Ok(Some((vec![vec![gate_up]], self.stacked(down, config.count, own_down)?)))
     }
 
     /// Finds the projections of all experts: gate and up, joined if possible, and down. `parts` are their names in
