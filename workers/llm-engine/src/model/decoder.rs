@@ -81,6 +81,8 @@ enum Task {
 struct StepContext {
     /// Position of each row, u32 (rows), or its row in `rotary`.
     positions: Tensor,
+    /// Position of each row, u32 (rows), as recurrent layers read it: above 0 unless it is the first of its sequence.
+    places: Tensor,
     /// Rotary table of rows whose axes have different positions.
     rotary: Option<RotaryTable>,
     /// Features of pictures among the rows.
@@ -567,8 +569,9 @@ impl Decoder {
             true => Some(BidirectionalImageAttention::of(step, &self.windows, self.heads(), &self.device)?),
             false => None,
         };
-        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted, state_slots] =
+        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted, state_slots, places] =
             Self::split(inputs, parts.each_ref().map(Vec::len))?;
+        let places = if places.elem_count() > 0 { places } else { positions.clone() };
         let sequence_rows = cu_rows.clone();
         let plan = self.plan(step, [cu_rows, cu_keys, table])?;
         let wanted = (wanted_rows < rows).then_some(wanted);
@@ -582,6 +585,7 @@ impl Decoder {
         let no_slots = self.no_slots(step.tokens.len())?;
         let mut shared = StepContext {
             positions,
+            places,
             rotary,
             pictures,
             image_attention,
@@ -611,7 +615,7 @@ impl StepContext {
         Sequences {
             rows: &self.sequence_rows,
             slots: &self.state_slots,
-            positions: &self.positions,
+            positions: &self.places,
             max_rows: self.max_rows,
         }
     }
@@ -623,8 +627,8 @@ fn max_rows(step: &Step) -> usize {
 }
 
 /// Returns the values that a step uploads: tokens, positions, slots, cumulative lengths, block table, wanted rows, slots of
-/// states.
-fn input_parts(step: &Step) -> [Vec<u32>; 8] {
+/// states, and positions for recurrent layers if the others are rows of a rotary table.
+fn input_parts(step: &Step) -> [Vec<u32>; 9] {
     let last =
         |sequence: &SequenceStep| (sequence.rows.end - sequence.logits) as u32..sequence.rows.end as u32;
     let wanted = step.sequences.iter().flat_map(last).collect();
@@ -636,7 +640,11 @@ fn input_parts(step: &Step) -> [Vec<u32>; 8] {
         // Each row has its own angles.
         false => (0..step.tokens.len() as u32).collect(),
     };
-    [tokens, positions, slots, cu_rows, cu_keys, table, wanted, step.states.clone()]
+    let places = match step.states.is_empty() || step.has_equal_axes() {
+        true => Vec::new(),
+        false => step.positions.clone(),
+    };
+    [tokens, positions, slots, cu_rows, cu_keys, table, wanted, step.states.clone(), places]
 }
 
 impl StepModel for Decoder {

@@ -22,6 +22,8 @@ from transformers import (
     Mistral3ForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
@@ -211,6 +213,31 @@ MODELS = {
         qwen_rows,
         qwen_inputs,
     ),
+    "qwen3.5-vision": (
+        Qwen3_5ForConditionalGeneration,
+        Qwen3_5Config(
+            text_config=dict(
+                {**TEXT, "head_dim": 32},
+                rope_parameters=mrope([2, 1, 1], mrope_interleaved=True, partial_rotary_factor=0.25),
+                layer_types=["linear_attention", "full_attention", "linear_attention"],
+                linear_num_key_heads=2,
+                linear_num_value_heads=4,
+                linear_key_head_dim=16,
+                linear_value_head_dim=16,
+            ),
+            vision_config=dict(SIZES, num_position_embeddings=16),
+            **TOKENS,
+        ),
+        Qwen2VLImageProcessorPil(
+            patch_size=4,
+            size=dict(shortest_edge=256, longest_edge=960),
+            image_mean=[0.5] * 3,
+            image_std=[0.5] * 3,
+        ),
+        qwen_features,
+        qwen_rows,
+        qwen_inputs,
+    ),
     "gemma3-vision": (
         Gemma3ForConditionalGeneration,
         Gemma3Config(
@@ -305,6 +332,13 @@ def write(folder, seed, model, config, processor, features, rows, inputs):
     """Writes a checkpoint, and returns false if rounding to f16 might choose another expert."""
     random = torch.Generator().manual_seed(seed)
     model = randomized(model(config), random)
+    for name, values in model.named_parameters():
+        if name.endswith("A_log"):
+            # States that last for the whole text, and states that last for a few tokens.
+            values.data = ((torch.randn(values.shape, generator=random) - 2) * 512).round() / 512
+        elif isinstance(model, Qwen3_5ForConditionalGeneration) and name.endswith(("q_norm.weight", "k_norm.weight")):
+            # These norms multiply by 1 + weight. Larger queries and keys increase the differences between data types.
+            values.data -= 1
     gaps = [float("inf")]
 
     def note_gap(module, inputs, output):

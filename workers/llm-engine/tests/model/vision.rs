@@ -105,6 +105,8 @@ impl Checked {
                 text.blocks.push(self.free.pop().unwrap());
             }
             step.push(&text.tokens[..end], from, text.blocks.clone(), rows, None);
+            // Each text has the slot of its number.
+            step.states.extend(self.model.capacity().states.map(|_| index as u32));
             if has_axes {
                 step.axes.extend((from..end).map(|place| text.axes.at(place)));
             }
@@ -178,7 +180,12 @@ fn check(name: &str, path: &Path, is_bidirectional: bool, load: fn(&Path) -> Dec
         step(&mut checked, &mut texts, &[(0, 1), (2, 1)]);
     }
     // The blocks of the first text, which end inside of the picture or after it, are those of another.
-    let shared = if is_bidirectional { last / BLOCK_SIZE } else { (first + 5).div_ceil(BLOCK_SIZE) };
+    let shared = match is_bidirectional {
+        true => last / BLOCK_SIZE,
+        // Recurrent states are not those of the end of these blocks.
+        false if checked.model.capacity().states.is_some() => 0,
+        false => (first + 5).div_ceil(BLOCK_SIZE),
+    };
     texts[1].blocks = texts[0].blocks[..shared].to_vec();
     texts[1].done = shared * BLOCK_SIZE;
     assert!(texts[1].tokens[..texts[1].done] == texts[0].tokens[..texts[1].done]);
@@ -240,6 +247,12 @@ fn qwen2_5_vl_in_gguf() {
 #[test]
 fn qwen3_vl() {
     check_model("qwen3-vl", false);
+}
+
+/// Pictures in a model with recurrent states, which continue from any position.
+#[test]
+fn qwen3_5() {
+    check_model("qwen3.5-vision", false);
 }
 
 #[test]

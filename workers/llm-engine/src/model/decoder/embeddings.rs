@@ -79,6 +79,7 @@ impl Decoder {
         let wanted = is_partial.then_some(wanted);
         let (adapters, wanted_adapters) = Default::default();
         let mut shared = StepContext {
+            places: positions.clone(),
             positions,
             rotary: None,
             pictures: None,
