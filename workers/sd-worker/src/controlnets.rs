@@ -1,4 +1,4 @@
-//! ControlNets of a folder, by name, and their use in requests.
+//! ControlNets of a request: looks up models by name in a folder, and validates the fields of the request.
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

@@ -25,7 +25,8 @@ pub enum Error {
 /// Result with the [`enum@Error`] of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Check that is called between parts of a computation, such as for cancellation. Its error ends the computation.
+/// Callback that runs between parts of a computation, for example to detect cancellation. An error that it returns
+/// ends the computation.
 pub type Check<'a> = &'a dyn Fn() -> Result<()>;
 
 impl Error {

@@ -1,11 +1,11 @@
-//! Second pass of a request at a larger size, as clients ask for it.
+//! Fields of a request for a second pass at a larger size ("hires fix"), and their validation.
 use serde::Deserialize;
 use worker_core::ApiError;
 
 use crate::pipeline::{Hires, Upscaler};
 use crate::served::ModelInfo;
 
-/// Default scale, and strength of A1111.
+/// Default scale and default strength, as in A1111.
 const SCALE: f64 = 2.0;
 const STRENGTH: f64 = 0.75;
 /// Maximum scale.

@@ -64,7 +64,7 @@ impl Source {
     /// Returns the binary file.
     ///
     /// # Errors
-    /// Returns a message about the text that follows the name of the field, as in "is empty".
+    /// Returns the message to append to the name of the field, such as "is empty".
     pub fn file(self) -> Result<Vec<u8>, String> {
         match self {
             Self::File(file) => Ok(file),

@@ -166,8 +166,8 @@ pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bo
 /// Returns the maximum log size of a job. PNG may not compress noise, and base64 encodes three bytes as four.
 fn max_log_bytes((bounds, preview_every): (Bounds, usize)) -> usize {
     let picture = bounds.pixels.saturating_mul(4).saturating_add(bounds.pixels / 8 + JSON_BYTES);
-    // A request may have two passes, and is repeated once if memory runs out while other models are loaded. One that shares
-    // steps has one pass, and may be repeated before for a failure of the others.
+    // A request may have two passes, and runs a second time if memory runs out while other models are loaded. A
+    // request that shares steps has one pass, but may run again because another request of its batch failed.
     let steps = bounds.steps.saturating_mul(2 * 2 * bounds.pictures);
     // A preview has one pixel per cell of the latents, which covers at least 16 pixels.
     let previews =
@@ -257,7 +257,7 @@ struct Submitted {
 }
 
 impl Submitted {
-    /// Appends a request to the queue by `submit`, whose error is returned.
+    /// Appends a request to the queue by calling `submit`.
     fn new(
         request: Request,
         submit: impl FnOnce(Request) -> Result<ImageJob, ApiError>,
@@ -273,7 +273,8 @@ impl Submitted {
     }
 }
 
-/// Loads a model whose description is not known yet, and submits the request. The client's permit is that of the images.
+/// Loads a model whose description is not known yet, and submits the request. The client's permit for the job covers
+/// the loading, too.
 async fn load(
     models: &ServedModels,
     name: Option<&str>,
@@ -338,7 +339,7 @@ fn complete(
     Ok(Complete { image, format, images, seed, width: size.0, height: size.1, truncated, flagged, warnings })
 }
 
-/// Writer of the result of a job, to its log and the callback URL.
+/// Writes the result of a job to its log and sends it to the callback URL.
 struct Reporter {
     job: Job<JobEvent>,
     api: Api,

@@ -23,7 +23,7 @@
 //! | `loras` | LoRA files and their tags in prompts |
 //! | `controlnets` | ControlNets of requests |
 //! | `hires` | second passes of requests |
-//! | `safetensors_folder` | folders of files that users fill |
+//! | `safetensors_folder` | folders of `.safetensors` files that users provide |
 //! | `images` | images in requests and responses |
 //! | `routes` | HTTP routes |
 //! | `jobs`, `callback` | job API, and callbacks with the results of jobs |

@@ -55,9 +55,9 @@ pub fn models_in(folder: &Path) -> Result<Vec<ModelLocation>> {
 /// Description and state of a model that is loaded on demand, which handlers and the generator thread share.
 #[derive(Default)]
 pub struct OnDemand {
-    /// The description, after the model was first loaded.
+    /// Description of the model; set when the model is first loaded.
     info: OnceLock<ModelInfo>,
-    /// The state of the weights.
+    /// State of the weights; `None` stands for unloaded.
     state: Mutex<Option<ModelState>>,
 }
 
@@ -97,14 +97,14 @@ struct PooledModel {
     location: ModelLocation,
     shared: Arc<OnDemand>,
     pipeline: Option<Pipeline>,
-    /// Number of bytes of the weights, after the model was first loaded.
+    /// Size of the weights in bytes; 0 until the model is first loaded.
     bytes: usize,
-    /// Number of the last use.
+    /// Counter value at the last use. The model with the lowest value is unloaded first.
     used: u64,
 }
 
-/// Pipelines of several models, which the generator thread owns. The least recently used ones are unloaded when others need
-/// their place or memory.
+/// Pipelines of several models, which the generator thread owns. The least recently used model is unloaded if the
+/// pool is full or memory is needed for another.
 pub struct PipelinePool {
     models: Vec<PooledModel>,
     max_loaded: usize,
@@ -175,10 +175,10 @@ impl PipelinePool {
         Ok(required.planned(Some(free.saturating_add(loaded))))
     }
 
-    /// Loads a model, after others were unloaded if it needs their place or memory.
+    /// Loads a model. If the pool is full or memory does not suffice, other models are unloaded first.
     fn load(&mut self, index: usize) -> Result<(Pipeline, ModelInfo)> {
         let location = self.models[index].location.clone();
-        // A model that cannot be read or is too large unloads no other.
+        // Check first, so that a model that cannot be read or is too large does not cause others to be unloaded.
         let needed = self.plan_memory(self.loader.required_bytes(&location)?)?;
         while self.loaded().count() >= self.max_loaded && self.unload_one(index) {}
         let wanted = needed.saturating_add(ACTIVATION_BYTES);
@@ -236,11 +236,11 @@ impl Generators for PipelinePool {
 /// A model and its state.
 struct Model {
     name: ModelName,
-    /// Path or name on the Hub.
+    /// Path, or name on the Hub.
     path: String,
     /// `None` for a model that is loaded at start.
     on_demand: Option<Arc<OnDemand>>,
-    /// The model, after it was first loaded.
+    /// Handle to the model; set when the model is first loaded.
     served: OnceLock<Arc<ServedModel>>,
 }
 
@@ -302,7 +302,7 @@ impl ServedModels {
         self.models.iter().map(|model| (model.name.as_str().to_owned(), model.path.clone())).collect()
     }
 
-    /// Returns the name of the model for clients that name none: that of a loaded one, or else the first one.
+    /// Returns the default model for requests that name none: a loaded model if there is one, otherwise the first.
     pub fn default_name(&self) -> Option<&str> {
         let is_loaded = |model: &&Model| {
             model.on_demand.as_ref().is_none_or(|shared| shared.state() == ModelState::Loaded)
@@ -337,12 +337,12 @@ impl ServedModels {
         models.find(|(_, model)| model.name.has(name)).ok_or_else(|| model_not_found(name, &self.names()))
     }
 
-    /// Returns the model that a request names, after it was loaded if its description is not known yet, which counts as running
-    /// work of the client.
+    /// Returns the model that a request names. If its description is not known yet, the model is loaded first, and
+    /// loading counts as running work of the client.
     ///
     /// # Errors
-    /// With several models: 400 if the request names none although there are two or more, 404 if the name is unknown, 429 if the client is at its limit, 503
-    /// if the model cannot be loaded, and the errors of the queue.
+    /// With several models: 400 if the request names none although there are two or more, 404 if the name is unknown,
+    /// 429 if the client is at its limit, 503 if the model cannot be loaded, and the errors of the queue.
     pub async fn model(&self, name: Option<&str>, client: &Client) -> Result<Arc<ServedModel>, ApiError> {
         let (index, model) = self.find(name)?;
         if let Some(served) = model.served.get() {
@@ -360,14 +360,14 @@ impl ServedModels {
         Ok(self.find(name)?.1.served.get().cloned())
     }
 
-    /// Returns the name of the model that a request names if it is not in memory.
+    /// Returns the name of the requested model if its weights are not in memory.
     pub fn unloaded(&self, name: Option<&str>) -> Option<String> {
         let (_, model) = self.find(name).ok()?;
         let is_unloaded = model.on_demand.as_ref().is_some_and(|shared| shared.state() != ModelState::Loaded);
         is_unloaded.then(|| model.name.as_str().to_owned())
     }
 
-    /// Like [`Self::model`], for work that the client's limit counts already.
+    /// Like [`Self::model`], for a request that already counts towards the limit of the client.
     ///
     /// # Errors
     /// As for [`Self::model`], except for the limit of the client.
@@ -379,7 +379,7 @@ impl ServedModels {
         }
     }
 
-    /// Like [`Self::model`], but the model is in memory when the function returns.
+    /// Like [`Self::model`], but also loads the weights if they are not in memory.
     ///
     /// # Errors
     /// As for [`Self::model`].

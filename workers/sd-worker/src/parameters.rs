@@ -105,8 +105,8 @@ fn invalid<T>(name: &str, why: String) -> Result<T, ApiError> {
 }
 
 impl Parameters {
-    /// Returns a message for the first LoRA of the negative prompt and the first words of each prompt that A1111 changes
-    /// from step to step, which the model reads as text.
+    /// Returns warnings about syntax that is encoded as plain text: the first LoRA tag of the negative prompt, and
+    /// the first words of each prompt that A1111 would change from step to step.
     pub fn warnings(&self) -> Vec<String> {
         let negative = self.negative_prompt.as_deref();
         let schedules = [self.prompt.as_deref(), negative].into_iter().flatten().filter_map(schedule);
@@ -301,14 +301,14 @@ impl Parameters {
     }
 }
 
-/// Reports `<lora:name:weight>`.
+/// Returns a warning about the first `<lora:name:weight>` in a prompt, if there is one.
 fn lora(prompt: &str) -> Option<String> {
     let (_, rest) = prompt.split_once("<lora:")?;
     let (name, _) = rest.split_once('>')?;
     Some(format!("<lora:{name}> is read as text; tags of LoRA files have an effect in the prompt only"))
 }
 
-/// Reports `[words:number]`.
+/// Returns a warning about the first `[words:number]` in a prompt, if there is one.
 fn schedule(prompt: &str) -> Option<String> {
     prompt.match_indices(']').find_map(|(end, _)| {
         let (_, part) = prompt[..end].rsplit_once('[')?;

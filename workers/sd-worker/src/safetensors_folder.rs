@@ -1,4 +1,4 @@
-//! Folders with `.safetensors` files, which users fill.
+//! Finds the `.safetensors` files in a folder that the user provides, such as that of LoRA files.
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -56,7 +56,8 @@ pub fn has_ending(path: &Path, endings: &[&str]) -> bool {
     path.extension().is_some_and(|ending| endings.iter().any(|one| ending == *one))
 }
 
-/// Calls `on_path` for everything in the folder, sorted by name. Subfolders for which it returns true follow at once.
+/// Calls `on_path` for each entry of the folder, sorted by name, and descends into subfolders for which it returns
+/// true.
 fn visit(folder: &Path, depth: usize, on_path: &mut dyn FnMut(&Path) -> bool) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

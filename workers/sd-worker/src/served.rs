@@ -41,7 +41,7 @@ pub struct ModelInfo {
     pub max_clip_skip: usize,
     /// True if images are checked by the model's safety checker.
     pub has_safety_checker: bool,
-    /// True if prompts may have weights of words, and requests ControlNets.
+    /// True if the model supports word weights in prompts, and ControlNets.
     pub has_adapters: bool,
     /// True if the network is a transformer, which supports the first-block cache.
     pub has_block_cache: bool,
@@ -89,7 +89,7 @@ impl ModelInfo {
 pub struct ServedModel {
     /// The queue of requests.
     pub queue: Queue,
-    /// Number of the model in the queue.
+    /// Index of the model among those of the queue.
     pub index: usize,
     /// Name and aliases.
     pub name: ModelName,

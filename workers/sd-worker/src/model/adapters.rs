@@ -1,4 +1,4 @@
-//! Weights of a model that LoRA files change, and the changes that are in effect.
+//! Applies LoRA files to the weights of a loaded model, and restores the original weights.
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
@@ -19,7 +19,7 @@ pub struct LoraChoice {
     pub weight: f64,
 }
 
-/// Networks and names of weights.
+/// Index of the network, and name of the weight.
 type Key = (usize, String);
 
 /// Weights of the denoising network and of CLIP text encoders, in the order of [`super::lora`].
@@ -38,14 +38,14 @@ impl Loaded {
     }
 }
 
-/// Weights that LoRA files change. Changes of floats are added to them if the network shares their storage. The others,
-/// such as those of quantized matrices, are products of their own that are added to the outputs of layers.
+/// Weights that LoRA files can change. A float weight that shares its storage with the network is changed in place.
+/// For other weights, such as quantized matrices, the low-rank product is added to the output of the layer.
 #[derive(Debug, Default)]
 pub(super) struct Adapters {
     weights: HashMap<Key, Tensor>,
     layers: HashMap<Key, LayerPart>,
-    /// Weights by network and by each of their names in files, whose dots are underscores in kohya's files, with the rows that
-    /// the weight has of the one in the file.
+    /// Weights by network and layer name in LoRA files, in which kohya's files replace dots by underscores. Each has
+    /// the rows of the file's weight that it holds.
     names: HashMap<Key, Vec<(String, View)>>,
     state: Mutex<State>,
 }
@@ -55,13 +55,14 @@ struct State {
     active: Vec<LoraChoice>,
     /// Copies of the weights that are changed, on the CPU.
     originals: BTreeMap<Key, Tensor>,
-    /// Layers with products of their own.
+    /// Layers to whose outputs a low-rank product is added.
     slots: Vec<Slot>,
 }
 
 impl Adapters {
-    /// Collects weights. `networks` are the UNet or transformer, and the text encoders. `original` returns the name of a weight
-    /// of the first in the files of its authors, and the part of its rows.
+    /// Collects the weights of `networks`: the UNet or transformer, followed by the text encoders. `original` maps
+    /// the name of a weight of the UNet or transformer to its name in the authors' files, and to the rows of that
+    /// tensor that it holds.
     pub fn of(networks: Vec<Loaded>, original: impl Fn(&str) -> Option<(String, View)>) -> Self {
         let mut adapters = Self::default();
         for (network, loaded) in networks.into_iter().enumerate() {
@@ -182,7 +183,7 @@ impl Adapters {
         Ok(())
     }
 
-    /// Gives the original values back to the weights for which `wanted` returns true.
+    /// Restores the original values of the weights for which `wanted` returns true.
     fn restore(&self, state: &mut State, wanted: impl Fn(&Key) -> bool) -> candle_core::Result<()> {
         for key in state.originals.keys().filter(|key| wanted(key)).cloned().collect::<Vec<Key>>() {
             if let (Some(weight), Some(original)) = (self.weights.get(&key), state.originals.get(&key)) {

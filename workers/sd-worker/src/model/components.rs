@@ -1,4 +1,4 @@
-//! Components of folders that all models have.
+//! Components that the folders of all models have: CLIP text encoders, VAE and preview map.
 use std::path::Path;
 
 use super::clip::ClipConfig;

@@ -105,8 +105,8 @@ impl Encoder {
         })
     }
 
-    /// Computes the additional embedding of XL from the pooled prompts (batch, width) and `numbers`, those of all rows or of each
-    /// row after the other.
+    /// Computes the additional embedding of XL from the pooled prompts (batch, width) and `numbers`: sizes and
+    /// scores, either one set for all rows or the sets of all rows, concatenated.
     pub fn added(&self, pooled: &Tensor, numbers: &[f64]) -> Result<Tensor> {
         let (Some(added), Some((width, _))) = (&self.added, self.config.added_widths()) else {
             candle_core::bail!("this UNet does not take a pooled prompt and sizes")

@@ -85,7 +85,7 @@ impl Linear {
         self.fused(x, false, Some(residual))
     }
 
-    /// Maps a transpose (.., in) to (.., out). Products with floats read it in place.
+    /// Maps a transposed tensor (.., in) to (.., out). Float weights read it without a copy.
     pub fn forward_transposed(&self, x: &Tensor) -> Result<Tensor> {
         self.fused(x, false, None)
     }
@@ -145,12 +145,12 @@ impl Embedding {
     }
 }
 
-/// Source of weights whose linear layers stay quantized if the file has them so.
+/// Source of weights. Linear layers stay quantized if the file stores them quantized.
 #[derive(Clone)]
 pub(super) struct LayerBuilder<'a> {
     weights: VarBuilder<'a>,
     reader: Option<Reader>,
-    /// If true, matrices of several layers are not copied to one, because nothing is computed.
+    /// If true, matrices of several layers are not concatenated, because only their names and shapes are recorded.
     is_recording: bool,
 }
 

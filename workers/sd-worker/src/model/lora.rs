@@ -9,7 +9,7 @@ use super::low_rank::LowRank;
 use super::weights::{View, Weights};
 use crate::{Error, Result};
 
-/// Networks that a file may change, with the starts of their names.
+/// Prefixes of layer names, with the index of the network that they refer to.
 const NETWORKS: [(&[&str], usize); 4] = [
     (
         &[
@@ -30,7 +30,7 @@ const NETWORKS: [(&[&str], usize); 4] = [
 /// Index of the UNet or transformer; the text encoders follow.
 pub(super) const NETWORK: usize = 0;
 
-/// Ends of names, with the parts that they hold.
+/// Suffixes of tensor names, with the part of the change that the tensor holds.
 const ENDS: [(&str, Part); 19] = [
     (".lora_down.weight", Part::Down),
     (".lora_up.weight", Part::Up),
@@ -53,7 +53,7 @@ const ENDS: [(&str, Part); 19] = [
     (".alpha", Part::Alpha),
 ];
 
-/// Kinds of adapters that are not supported, with parts of names that only they have.
+/// Unsupported kinds of adapters, with substrings of tensor names by which they are recognised.
 const OTHERS: [(&str, &[&str]); 8] = [
     ("LoHa with a Tucker decomposition", &[".hada_t"]),
     ("LoKr", &[".lokr_"]),
@@ -222,9 +222,10 @@ fn peft_alphas(weights: &Weights) -> std::result::Result<HashMap<usize, f64>, St
     Ok(alphas)
 }
 
-/// Returns the change times `factor` of a part of the rows of its weight, as two matrices in f32 on the CPU. Those of a LoHa
-/// have the product of its ranks: the elementwise product of two sums of columns times rows is the sum over all pairs. If
-/// this rank exceeds the number of columns, the matrices are the whole change and an identity, which are smaller.
+/// Returns the change times `factor`, for the rows that `view` selects, as two matrices in f32 on the CPU. For a
+/// LoHa, their rank is the product of its two ranks, because the elementwise product of two sums of column-row
+/// products is the sum over all pairs. If this rank exceeds the number of columns, the result is the whole change and
+/// an identity matrix, which are smaller.
 pub(super) fn low_rank(product: &Product, factor: f64, view: View) -> candle_core::Result<LowRank> {
     let (mut all_ranks, mut all_columns) = (1usize, 0);
     for [_, down] in &product.factors {

@@ -1,5 +1,5 @@
-//! Low-rank changes of linear layers, whose products are added to those of the weights. They need no float weights, so that
-//! quantized matrices keep their blocks.
+//! Low-rank changes of linear layers. Their outputs are added to the outputs of the layers, so that quantized
+//! matrices need not be converted to floats.
 use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::{DType, Device, Result, Tensor};
@@ -107,7 +107,7 @@ impl Changes {
     }
 }
 
-/// Ends the changes of these layers.
+/// Removes the changes of these layers.
 pub(super) fn clear(slots: &[Slot]) {
     slots.iter().for_each(|slot| slot.set(None));
 }

@@ -23,7 +23,7 @@ pub enum T5Memory {
 pub struct RequiredBytes {
     /// All weights.
     pub resident: usize,
-    /// The weights without those of T5, and as much of those as is in memory at once while they are read block by block.
+    /// All weights except those of T5, plus the maximum that T5 has in memory while it is read block by block.
     pub least: usize,
 }
 

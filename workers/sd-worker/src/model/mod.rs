@@ -88,7 +88,7 @@ use weights::{Component, OnRead, View};
 /// Options for loading a model.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
-    /// Files beside the model, and facts about a single file.
+    /// Additional files, and properties that a single file does not contain.
     pub files: FileOptions,
     /// Dtype of text encoders and network; `None` selects f32 on the CPU and elsewhere f16, or bf16 for transformers.
     pub dtype: Option<DType>,
@@ -144,7 +144,7 @@ pub struct Model {
     controlnets: Option<ControlNets>,
     /// Weights of the VAE.
     vae_weights: Component,
-    /// The VAE in a dtype with a wider range, and that dtype, after it has overflowed in f16.
+    /// VAE in a dtype with a wider range, and that dtype; set after the VAE has overflowed in f16.
     wider_vae: OnceLock<(Vae, DType)>,
 }
 
@@ -232,7 +232,7 @@ impl Model {
         let turbo = match &network {
             Network::UNet(_) => is_turbo(&scheduler),
             Network::Dit(dit) if version == Version::Flux => !dit.config().guidance,
-            // The folders of Turbo models do not say so.
+            // Folders do not record that a model is a Turbo model.
             Network::Dit(_) => options.files.turbo,
         };
         Ok(Self {
@@ -266,7 +266,8 @@ impl Model {
         parts.bytes(dtypes, device, options.t5_memory)
     }
 
-    /// Reads the configurations and the headers of the weights. Returns the dtypes of the network and of the VAE, too.
+    /// Reads the configurations and the headers of the weights. Also returns the dtypes of the network and of the
+    /// VAE.
     fn parts(path: &Path, device: &Device, options: &LoadOptions) -> Result<(Parts, [DType; 2])> {
         let half = options.dtype.map_or(!device.is_cpu(), |dtype| dtype != DType::F32);
         let parts = match path.is_file() {
@@ -450,7 +451,7 @@ impl Model {
         }
     }
 
-    /// Returns the number of which sides of images must be multiples.
+    /// Returns the number of pixels that widths and heights of images must be multiples of.
     pub fn multiple(&self) -> usize {
         let token = self.scheduler.flow.as_ref().map_or(1, |flow| flow.token_side);
         self.vae.config().factor().max(8).max(token)
@@ -462,7 +463,7 @@ impl Model {
         dit.max_side().map(|cells| cells * self.vae.config().factor())
     }
 
-    /// Returns true if prompts may have weights of words, and requests ControlNets.
+    /// Returns true if the model supports word weights in prompts, and ControlNets.
     pub fn has_adapters(&self) -> bool {
         matches!(self.network, Network::UNet(_))
     }

@@ -23,7 +23,7 @@ pub(super) const XL_NUMBERS: usize = 6;
 /// Like [`XL_NUMBERS`], for the refiner, which has an aesthetic score instead of the target size.
 pub(super) const REFINER_NUMBERS: usize = 5;
 
-/// Files beside the model, and facts that single-file checkpoints do not contain.
+/// Additional files of a model, and properties that single-file checkpoints do not contain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileOptions {
     /// `tokenizer.json`, or a folder with it or with `vocab.json` and `merges.txt`; only for single files.
@@ -90,7 +90,7 @@ impl Parts {
     /// Checks that the parts fit together, and returns the version. `path` is that of the model, for messages.
     ///
     /// # Errors
-    /// Returns an error about the parts that do not.
+    /// The parts do not fit together.
     pub fn check(&self, path: &Path) -> Result<Version> {
         let bad = |what: String| Err(Error::model(format!("{}: {what}", path.display())));
         let channels = self.vae.0.latent_channels;

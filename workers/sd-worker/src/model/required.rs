@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Result, Shape, Tensor};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 
-/// Maximum number of weights of a network, which ends networks of unreasonable configurations.
+/// Maximum number of weights of a network, which rejects unreasonable configurations.
 const MAX_WEIGHTS: usize = 1 << 16;
 
 type List = Arc<Mutex<Vec<(String, Shape)>>>;

@@ -26,7 +26,7 @@ impl Convolution {
 pub(super) struct ResidualConfig {
     /// Number of groups of the norms.
     pub groups: usize,
-    /// Summand of the variances.
+    /// Epsilon that is added to the variances.
     pub eps: f64,
     /// Width of the embedding of the timestep; `None` for blocks without it.
     pub time_width: Option<usize>,

@@ -19,7 +19,8 @@ use crate::{Error, Result};
 /// Mean and standard deviation of the channels of CLIP's training images.
 const MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const DEVIATION: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
-/// Number of concepts that lower the thresholds of all later ones, and of those that flag an image.
+/// Tensor names and numbers of the two kinds of concepts: those that lower the thresholds of all later ones, and
+/// those that flag an image.
 const CONCEPTS: [(&str, usize); 2] = [("special_care_embeds", 3), ("concept_embeds", 17)];
 /// Added to all scores after a concept of the first kind was found.
 const ADJUSTMENT: f32 = 0.01;

@@ -27,7 +27,8 @@ pub(super) struct StoredTensor {
 }
 
 impl StoredTensor {
-    /// Returns the format of the blocks of a matrix whose rows consist of whole blocks. Products are computed from those.
+    /// Returns the block format of a matrix whose rows consist of whole blocks, so that products can be computed from
+    /// them.
     pub fn block_rows(&self) -> Option<GgmlDType> {
         match (self.format, &self.shape[..]) {
             (Format::Blocks(format), [_, columns]) if columns.is_multiple_of(format.block_size()) => {

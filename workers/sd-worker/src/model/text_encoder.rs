@@ -1,4 +1,4 @@
-//! Text encoders, and what they return.
+//! CLIP text encoder with its tokenizer, and the embeddings that text encoders return.
 use candle_core::Tensor;
 
 use super::clip::ClipText;

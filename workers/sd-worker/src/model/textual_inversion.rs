@@ -1,4 +1,4 @@
-//! Textual inversion (Gal et al. 2022): vectors of files that a name in a prompt stands for.
+//! Textual inversion (Gal et al. 2022): embedding vectors from files, which prompts refer to by name.
 use std::path::Path;
 
 use candle_core::{DType, Tensor};

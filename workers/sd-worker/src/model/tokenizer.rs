@@ -177,12 +177,12 @@ impl ClipTokenizer {
         Chunk { tokens, weights, end }
     }
 
-    /// Returns the chunk that makes a prompt longer without meaning.
+    /// Returns a chunk without text, which lengthens a prompt to a number of chunks.
     pub(super) fn empty_chunk(&self) -> Chunk {
         self.chunk(Vec::new())
     }
 
-    /// Returns the tokens of a text, in which names are replaced by theirs.
+    /// Tokenizes a text, and replaces the names of embeddings by their tokens.
     fn ids(&self, text: &str) -> Result<Vec<u32>> {
         let (mut ids, mut from) = (Vec::new(), 0);
         for (start, _) in text.char_indices() {

@@ -92,8 +92,8 @@ impl VaeConfig {
     /// Returns the approximate maximum size in bytes of all tensors while a cell of latents is decoded or encoded, for values
     /// of `value_bytes` bytes.
     pub(crate) fn bytes_per_cell(&self, value_bytes: usize) -> usize {
-        // The first convolution at full resolution has an input of the second width, and there are its normed input, its
-        // output, and scratch memory.
+        // At the peak, the first convolution at full resolution needs its input, which has the width of the second
+        // block, the normalized input, its output, and scratch memory.
         4 * self.widest_bytes(value_bytes)
     }
 
@@ -209,7 +209,7 @@ struct Level {
 }
 
 impl Level {
-    /// `resample` is the name of the last convolution, and its settings.
+    /// Loads a level. `resample` is the name of the last convolution, and its settings.
     fn new(
         c: &VaeConfig,
         [from, to]: [usize; 2],

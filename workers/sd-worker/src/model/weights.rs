@@ -317,8 +317,8 @@ impl Component {
         Self { has_list: false, ..self }
     }
 
-    /// Marks the tensors for whose names after the prefix `is_ignored` returns true as used, although no weight of the
-    /// network needs them.
+    /// Marks tensors as used although no weight of the network needs them: those for which `is_ignored` returns true,
+    /// given the name after the prefix.
     pub fn ignore(&self, is_ignored: impl Fn(&str) -> bool) {
         let is_own = |name: &&str| name.strip_prefix(self.prefix).is_some_and(&is_ignored);
         let names = self.weights.names().into_iter().filter(is_own);

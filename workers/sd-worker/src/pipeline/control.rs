@@ -119,7 +119,7 @@ pub(super) struct ControlCondition<'a> {
     pub text: &'a Tensor,
     /// Result of [`added`].
     pub added: &'a [Option<Tensor>],
-    /// Number of first rows of the batch that are for the negative prompt.
+    /// Number of leading rows of the batch that belong to the negative prompt.
     pub negative_rows: usize,
 }
 

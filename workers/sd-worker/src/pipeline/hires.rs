@@ -75,8 +75,8 @@ impl Hires {
         (self.steps as f64 / self.strength.min(MAX_STRENGTH)) as usize
     }
 
-    /// Returns the left and top side in pixels of what remains of the scaled image, a multiple of the side `factor` of a cell of
-    /// the latents.
+    /// Returns the left and top edge, in pixels, of the part of the scaled image that is kept. Both are multiples of
+    /// `factor`, the side of a cell of the latents.
     pub(super) fn corner(&self, factor: usize) -> (usize, usize) {
         let start = |scaled: usize, size: usize| (scaled / factor - size / factor) / 2 * factor;
         (start(self.scaled.0, self.size.0), start(self.scaled.1, self.size.1))

@@ -18,7 +18,7 @@ impl Refiner {
     /// Checks that the model is a refiner whose latents are those of `base`.
     ///
     /// # Errors
-    /// Returns an error unless it is.
+    /// The model is not a refiner, or its latents differ from those of `base`.
     pub(super) fn check_base(&self, base: &Model) -> Result<()> {
         let Self { name, model } = self;
         if !model.is_refiner() {

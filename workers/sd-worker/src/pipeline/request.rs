@@ -126,6 +126,8 @@ impl Request {
         }
     }
 
+    /// Checks that the request has not been cancelled.
+    ///
     /// # Errors
     /// Returns [`Error::Cancelled`] with these numbers of steps if the request has been cancelled.
     pub(super) fn check_cancelled(&self, step: usize, total: usize) -> Result<()> {
@@ -299,7 +301,7 @@ impl Request {
         self.scheduler_of(config, (self.width, self.height), self.steps, skip)
     }
 
-    /// Creates a scheduler for images of this width and height, of whose `steps` the first `skip` are omitted.
+    /// Creates a scheduler with `steps` steps for images of this width and height, without the first `skip` of them.
     ///
     /// # Errors
     /// Returns the errors of [`Scheduler::new`].

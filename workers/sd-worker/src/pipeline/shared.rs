@@ -29,8 +29,9 @@ pub trait SharedRequests {
     /// Returns the request that would join next, without removing it.
     fn waiting(&mut self) -> Option<Arc<Request>>;
 
-    /// Removes the request that [`Self::waiting`] returned last, which joins. Returns its number, or `None` if it is no longer
-    /// waiting. `truncated` is true if a prompt is longer than the model supports.
+    /// Removes the request that [`Self::waiting`] returned last from the queue, and adds it to the batch. Returns its
+    /// number, or `None` if it is no longer waiting. `truncated` is true if a prompt is longer than the model
+    /// supports.
     fn join(&mut self, truncated: bool) -> Option<usize>;
 
     /// Reports a completed step of a request. [`ControlFlow::Break`] cancels the request, which leaves the batch.

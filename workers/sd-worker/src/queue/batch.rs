@@ -50,7 +50,7 @@ impl Job {
         ControlFlow::Continue(())
     }
 
-    /// Ends the measurement of the time of the steps, before the request is finished or repeated.
+    /// Adds the time since the first step to the counters, before the request is finished or repeated.
     pub fn end_steps(&mut self, queue: &Shared) {
         if let Some(first) = self.first_step.take() {
             queue.update_status(|status| status.step_time += first.elapsed());
@@ -94,11 +94,11 @@ pub(super) struct Batch<'a> {
     model: usize,
     /// The request that was started before the batch.
     first: Option<Job>,
-    /// The entry in front of the queue when a request was last asked for.
+    /// Entry at the front of the queue when the pipeline last looked for a request.
     front: Option<Arc<QueueEntry>>,
     /// Jobs by number; `None` after they were finished.
     jobs: Vec<Option<Job>>,
-    /// Jobs that failed for reasons that may lie in other jobs, or in the device.
+    /// Jobs that failed, possibly because of other jobs or of the device.
     failed: Vec<(Job, Failure)>,
 }
 

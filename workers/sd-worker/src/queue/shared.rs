@@ -52,12 +52,12 @@ pub(super) struct QueueEntry {
     events: Mutex<Option<UnboundedSender<Event>>>,
     /// Position that was last reported: number of requests ahead of it.
     position: Mutex<usize>,
-    /// Shared with the request.
+    /// Cancellation flag, shared with the [`Request`].
     cancelled: Arc<AtomicBool>,
 }
 
 impl QueueEntry {
-    /// Takes the request; the first call returns it.
+    /// Takes the request. Later calls return `None`.
     pub fn take(&self) -> Option<Work> {
         self.work.lock().take()
     }

@@ -24,8 +24,8 @@ pub(super) fn run(queue: &Shared, mut generators: Box<dyn Generators>, on_failur
     }
 }
 
-/// Processes a request, and those behind it that share its steps. Returns a failure only if the device failed, which affects
-/// all waiting requests, and the requests that were running.
+/// Processes a request, and those behind it that share its steps. If the device fails, which affects all waiting
+/// requests, too, returns the failure and the requests that were running.
 fn serve(
     queue: &Shared,
     generators: &mut dyn Generators,
@@ -61,7 +61,7 @@ fn share(queue: &Shared, generators: &mut dyn Generators, job: Job) -> Vec<Unfin
     batch.unfinished(result.err())
 }
 
-/// Processes a request that shares no steps, or whose shared steps failed. Returns a failure only if the device failed.
+/// Processes a request that shares no steps, or whose shared steps failed. Returns the failure if the device failed.
 fn serve_alone(
     queue: &Shared,
     generators: &mut dyn Generators,
@@ -122,8 +122,8 @@ fn select<'a>(
     }
 }
 
-/// Generates the images of a request, and again if memory ran out while other models were loaded. `failure` is the failure of a
-/// first attempt.
+/// Generates the images of a request. If memory runs out while other models are loaded, unloads them and tries again.
+/// `failure` is the failure of an earlier attempt.
 fn attempt(
     queue: &Shared,
     generators: &mut dyn Generators,
@@ -231,7 +231,7 @@ mod tests {
         Request::sized("", 8, 1, 1.0)
     }
 
-    /// Serves one request, which is cancelled before if that is asked for, and returns its last event.
+    /// Serves one request, which is cancelled first if `cancel` is true, and returns its last event.
     fn last(fake: &mut Fake, model: usize, request: Option<Request>, cancel: bool) -> Event {
         let queue = Shared::new(Options { max_waiting: 1, preview_every: 0 });
         let (_, mut events) = queue.push(model, request, false).unwrap();

@@ -111,7 +111,7 @@ fn adams_bashforth(levels: &[Level]) -> Coefficients {
         let others = (0..known.len()).filter(|k| *k != j);
         others.map(|k| (at - known[k]) / (known[j] - known[k])).product()
     };
-    // Two points of Gauss and Legendre are exact for polynomials of up to the third degree.
+    // Two-point Gauss-Legendre quadrature is exact for polynomials of up to the third degree.
     let points = [-1.0, 1.0].map(|sign| (a + b) / 2.0 + sign * (b - a) / 2.0 / 3f64.sqrt());
     let integral = |j: usize| points.map(|at| basis(j, at)).iter().sum::<f64>() * (b - a) / 2.0;
     Coefficients {

@@ -24,7 +24,8 @@ pub(super) struct Step {
     pub history: [f64; 2],
     /// Corrector, which recomputes the current sample from the previous one and the current prediction.
     pub correct: Option<Coefficients>,
-    /// Its second part applies to the history, whose newest entry is that of this step.
+    /// Predictor, which computes the next sample. Its second part applies to the history, whose newest entry is that
+    /// of this step.
     pub predict: Coefficients,
     /// Factors of fresh noise, and of the previous step's noise.
     pub noise: [f64; 2],
@@ -83,12 +84,13 @@ pub(super) fn ancestral(from: Level, to: Level) -> (Coefficients, f64) {
     (first_order_to(from, to, down), to.alpha * up)
 }
 
-/// Computes α' x0 + σ' ε, the step of both DDIM and Euler's method.
+/// Returns the coefficients of α' x0 + σ' ε, the step of both DDIM and Euler's method.
 pub(super) fn first_order(from: Level, to: Level) -> Coefficients {
     first_order_to(from, to, to.ratio())
 }
 
-/// Computes α' (x0 + r ε), where r is a ratio of noise to signal below that of `to`, because noise will be added.
+/// Returns the coefficients of α' (x0 + r ε), where r is a ratio of noise to signal below that of `to`, because noise
+/// will be added.
 fn first_order_to(from: Level, to: Level, ratio: f64) -> Coefficients {
     let sample = to.alpha * ratio / from.sigma;
     Coefficients { sample, x0: vec![to.alpha - sample * from.alpha] }

@@ -25,7 +25,7 @@ pub(super) fn steps(prediction: Prediction, method: Method, grid: &Grid, start: 
                 let (predict, noise) = ancestral(from, level);
                 let first = Step { noise: [noise, 0.0], ..step(prediction, grid, i, predict) };
                 let (Coefficients { sample, x0 }, noise) = ancestral(from, to);
-                // The x0 of the second evaluation alone, and one Brownian motion over both stages.
+                // Use only the x0 of the second evaluation, and one Brownian motion over both stages.
                 let second = step_at(prediction, (timestep, level), Coefficients { sample, x0 });
                 let part = |high: f64, low: f64| noise * ((high - low) / (a - b)).sqrt();
                 let noise = [part(level.ratio(), b), part(a, level.ratio())];

@@ -16,7 +16,7 @@ const VERSION: u32 = 2;
 /// Scalings of the extension by number and name.
 const RESIZE_MODES: [(&str, Fit); 3] =
     [("Just Resize", Fit::Stretch), ("Crop and Resize", Fit::Crop), ("Resize and Fill", Fit::Pad)];
-/// Names of the balance between prompt and ControlNet that has no further effect.
+/// Values of `control_mode` that select the default balance between prompt and ControlNet.
 const BALANCED: [&str; 2] = ["balanced", "0"];
 
 /// Maximum number of characters of client input in an error.
@@ -25,8 +25,8 @@ const MAX_ECHOED_CHARS: usize = 64;
 const ANY: &[&str] = &["*"];
 const OFF: &[&str] = &["false"];
 
-/// Fields of a unit that the worker does not have, each with the values that do not change the images. Many concern the
-/// module that prepares the image, which is none.
+/// Fields of a unit that the worker does not have, each with the values that do not change the images. Many concern
+/// the preprocessor of the image, which the worker does not have.
 const WITHOUT_EFFECT: Table = &[
     ("batch_image_dir", &[""]),
     ("batch_images", &["", "[]"]),

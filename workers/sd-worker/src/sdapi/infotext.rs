@@ -1,14 +1,14 @@
 //! Description of an image in the text format of A1111.
 use std::collections::BTreeMap;
 
-/// Facts about a generated image.
+/// Generation parameters of an image.
 #[derive(Clone, Debug)]
 pub struct Infotext<'a> {
     /// Prompt, with tags of LoRA files.
     pub prompt: &'a str,
     /// Negative prompt.
     pub negative: &'a str,
-    /// Names and values of the last line.
+    /// Names and values of the settings, which form the last line.
     pub settings: &'a [(&'static str, String)],
 }
 
@@ -24,7 +24,7 @@ impl Infotext<'_> {
             .iter()
             .map(|(name, value)| match *name {
                 "Seed" => format!("Seed: {seed}"),
-                // Values that could be taken for several are written as JSON.
+                // Values that contain separators are written as JSON strings.
                 _ if value.contains([',', ':', '\n', '"']) => format!("{name}: {}", serde_json::json!(value)),
                 _ => format!("{name}: {value}"),
             })

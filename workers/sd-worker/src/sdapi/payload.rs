@@ -35,14 +35,14 @@ const AUTOMATICALLY_KARRAS: [Method; 4] =
     [Method::DpmSolver2M, Method::DpmSolverSde, Method::Dpm2, Method::Dpm2Ancestral];
 /// Sampler for which A1111 selects exponential noise levels.
 const AUTOMATICALLY_EXPONENTIAL: Method = Method::DpmSolver2MSde;
-/// End of the names of samplers with Karras noise levels, in older versions of A1111.
+/// Suffix of the names of samplers with Karras noise levels, in older versions of A1111.
 const KARRAS: &str = " karras";
-/// End of the names of samplers with exponential noise levels, in older versions of A1111.
+/// Suffix of the names of samplers with exponential noise levels, in older versions of A1111.
 const EXPONENTIAL: &str = " exponential";
 
-/// Begin of the values of A1111's page that select the first pass' model, sampler and noise levels.
+/// Prefix of the values of A1111's page that reuse the first pass' model, sampler or noise levels.
 const SAME: &str = "Use same ";
-/// Value of `refiner_switch_at` that A1111's page begins with.
+/// Default value of `refiner_switch_at` on A1111's page.
 const REFINER_SWITCH_AT: f64 = 0.8;
 /// Name of the noise levels that A1111 selects for a sampler.
 const AUTOMATIC: &str = "automatic";
@@ -249,7 +249,7 @@ impl Payload {
         Some(name).filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("none"))
     }
 
-    /// Checks the name of the refiner. `own` is that of the model's.
+    /// Checks that a refiner that the request names is `own`, the refiner of the model.
     ///
     /// # Errors
     /// 400 if the request has another one.
@@ -322,7 +322,7 @@ impl Payload {
     }
 }
 
-/// Resizes an image file or a mask, unless it has the size.
+/// Resizes an image file or a mask file to `size`, unless it has this size.
 fn resized(file: Vec<u8>, size: Option<(usize, usize)>, is_mask: bool) -> Result<Vec<u8>, String> {
     let limits = Limits::default();
     let Some((width, height)) =

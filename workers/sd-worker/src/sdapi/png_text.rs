@@ -45,7 +45,7 @@ pub fn read(file: &[u8]) -> BTreeMap<String, String> {
     texts
 }
 
-/// Returns the text behind compression, language and translated keyword.
+/// Returns the text of an `iTXt` chunk, which follows the compression flags, the language and the translated keyword.
 fn international(content: &[u8]) -> Option<String> {
     let text = content.get(2..)?.splitn(3, |byte| *byte == 0).nth(2)?;
     Some(String::from_utf8_lossy(text).into_owned())

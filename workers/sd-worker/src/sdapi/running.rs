@@ -1,4 +1,4 @@
-//! Requests that run, for `progress` and `interrupt`.
+//! Running and waiting requests, which `progress` reports and `interrupt` cancels.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,7 +22,7 @@ struct Job {
 #[derive(Clone, Default)]
 pub struct Running(Arc<Mutex<BTreeMap<u64, Job>>>);
 
-/// Entry of a request, which dropping removes.
+/// Entry of a request in [`Running`], which is removed when it is dropped.
 pub struct Entry {
     running: Running,
     id: u64,
@@ -37,7 +37,7 @@ impl Drop for Entry {
 impl Entry {
     /// Reports an event: completed steps, or a preview.
     pub fn report(&self, event: Event) {
-        // Encoded before the lock is taken.
+        // Encode the preview before taking the lock.
         let preview = match &event {
             Event::Preview { picture, .. } => Format::Png.base64(picture).ok(),
             _ => None,

@@ -1,4 +1,4 @@
-//! ControlNets, which a request names. They are loaded when a request needs them, and stay until a request does not.
+//! ControlNets that requests name. They are loaded on demand, and unloaded when a request uses others.
 //!
 //! | file | subject |
 //! |---|---|

@@ -1,5 +1,6 @@
-//! The network of a ControlNet (Zhang et al. 2023): the first half of a UNet, whose features pass convolutions that begin
-//! as zeros. The sums of their outputs and the features of the model's own UNet enter the second half of the latter.
+//! The network of a ControlNet (Zhang et al. 2023): the first half of a UNet, whose features pass through
+//! zero-initialized convolutions. Their outputs are added to the features of the model's own UNet before its second
+//! half.
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Conv2d, Conv2dConfig, Module, VarBuilder, conv2d};
 
@@ -17,7 +18,7 @@ pub struct ControlInputs<'a> {
     pub added: Option<&'a Tensor>,
     /// Result of [`ControlNet::hint`].
     pub hint: &'a Tensor,
-    /// Number of first rows of the batch that are for the negative prompt.
+    /// Number of leading rows of the batch that belong to the negative prompt.
     pub negative_rows: usize,
 }
 

@@ -1,5 +1,6 @@
-//! First-block cache: steps whose first block changes its input like that of an earlier step reuse what the other blocks
-//! added there (first-block cache of ParaAttention and diffusers, after TeaCache, Liu et al. 2024).
+//! First-block cache: if the first block changes its input almost as in an earlier step, the other blocks are
+//! skipped, and the change that they computed in that step is reused (first-block cache of ParaAttention and
+//! diffusers, after TeaCache, Liu et al. 2024).
 use candle_core::{DType, Result, Tensor};
 
 /// Cache of one batch, from step to step. All rows of the batch are skipped together.

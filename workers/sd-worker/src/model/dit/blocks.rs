@@ -14,14 +14,16 @@ pub(super) const EPS: f32 = 1e-6;
 /// Largest finite value of f16, to which diffusers limits tokens of the text.
 const F16_MAX: f32 = 65504.0;
 
-/// Tokens of a stream: indices in the table of angles, and of their keys and values, u32 (batch · tokens).
+/// Indices of the tokens of a stream in the table of rotary angles, and of their keys and values, each u32 (batch ·
+/// tokens).
 #[derive(Debug)]
 pub(super) struct Rows {
     pub positions: Tensor,
     pub slots: Tensor,
 }
 
-/// Keys and values of an attention (batch, tokens, heads, width), which blocks overwrite, and angles of all positions.
+/// Keys and values of an attention (batch, tokens, heads, width), which blocks overwrite, and rotary angles of all
+/// positions.
 pub(super) struct KeyValues<'a> {
     pub keys: Tensor,
     pub values: Tensor,

@@ -79,7 +79,7 @@ struct Layout {
     text: Rows,
     image: Rows,
     all: Rows,
-    /// The image's tokens in the second attention of the image alone.
+    /// Rows of the image's tokens for the second attention, which covers the image alone.
     alone: Rows,
     cos: Tensor,
     sin: Tensor,
@@ -312,7 +312,7 @@ impl Dit {
         Tensor::from_vec(numbers, (values.len(), SINUSOIDS), &self.device)?.to_dtype(self.dtype)
     }
 
-    /// Returns the layout of a batch. That of the last batch is kept.
+    /// Returns the layout of a batch. The most recent layout is cached.
     fn layout(&self, sizes: Sizes) -> Result<Arc<Layout>> {
         let mut kept = self.layout.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(layout) = kept.as_ref().filter(|layout| layout.sizes == sizes) {

@@ -8,7 +8,7 @@ use super::super::{gguf, single_file};
 use super::config::DitConfig;
 use crate::{Error, Result};
 
-/// Start of a name here, start of the original name, and the part of the original tensor.
+/// Prefix of a name in the network, prefix of the original name, and part of the original tensor.
 type Table = &'static [(&'static str, &'static str, View)];
 
 const WHOLE: View = View::Whole;

@@ -1,8 +1,8 @@
-//! Names of weights in the original checkpoints, by the names of diffusers and transformers.
+//! Maps names of weights in diffusers and transformers to their names in original checkpoints.
 use super::super::unet_config::UNetConfig;
 use super::super::weights::View;
 
-/// Start of a name here, and in original checkpoints.
+/// Prefix of a name in the network, and in original checkpoints.
 type Table = &'static [(&'static str, &'static str)];
 
 const UNET_ENDS: Table = &[

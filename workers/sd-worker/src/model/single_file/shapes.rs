@@ -158,7 +158,8 @@ impl Shapes<'_> {
         Ok(ClipConfig { projection_dim, ..config })
     }
 
-    /// Returns the configuration of OpenCLIP's text encoder. `projection` tells whether it is used.
+    /// Returns the configuration of OpenCLIP's text encoder. `projection` is true if the projection of the pooled
+    /// embedding is used.
     pub fn open_clip(&self, projection: bool) -> Result<ClipConfig> {
         let layer = |i: usize| format!("transformer.resblocks.{i}.mlp.c_fc.weight");
         let projection = projection.then_some("text_projection");

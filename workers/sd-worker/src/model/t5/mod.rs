@@ -54,7 +54,7 @@ pub(super) fn config(json: Value, path: &Path) -> Result<Config> {
     Ok(config)
 }
 
-/// Checks that distances that share a bucket exist, whose logarithms are computed.
+/// Checks that the range of distances with shared, logarithmic buckets is not empty.
 fn check_buckets(config: &Config) -> std::result::Result<(), String> {
     let (buckets, most) = (config.relative_attention_num_buckets, config.relative_attention_max_distance);
     if buckets / 4 >= most {
@@ -91,7 +91,7 @@ impl T5 {
     /// Loads weights with the names of T5EncoderModel in transformers into the memory of the device.
     ///
     /// # Errors
-    /// A weight is missing or has the wrong shape, or the file has others.
+    /// A weight is missing or has the wrong shape, or the file has tensors that the network does not use.
     pub fn resident(part: T5Part, dtype: DType, device: &Device, on_read: OnRead) -> Result<Self> {
         let source = Source::resident(&part.config, &part.weights, dtype, device, on_read)?;
         part.weights.check_all_used(|_| false)?;
