@@ -1,8 +1,9 @@
-//! Events of the key-value cache over ZeroMQ, in vLLM's format, from which routers learn which prefixes are cached here.
+//! Events of the key-value cache over ZeroMQ, in vLLM's format. Routers derive from them which prefixes this worker
+//! has cached.
 //!
 //! A message has three frames: a topic, a sequence number (8 bytes, big-endian), and a batch in msgpack: `[time, events,
-//! data-parallel rank]`. The engine only appends batches to a bounded queue. A router that misses a number asks for the
-//! batches from that number on at the replay endpoint.
+//! data-parallel rank]`. The engine only appends batches to a bounded queue. A router that detects a gap in the
+//! numbers requests the missing batches at the replay endpoint.
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -29,7 +30,7 @@ pub const MAX_REPLAYED: usize = 10_000;
 const END_OF_REPLAY: [u8; 8] = [0xff; 8];
 /// Time between two attempts to reach a router.
 const RETRY: Duration = Duration::from_secs(1);
-/// Time for which a router may read nothing of a replay.
+/// Timeout for a router that does not read a replay.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Endpoints of the events.
@@ -37,7 +38,7 @@ const REPLAY_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Options {
     /// Endpoint at which events are published.
     pub events: Endpoint,
-    /// Endpoint at which routers ask for earlier events.
+    /// Endpoint at which routers request earlier events.
     pub replay: Option<Endpoint>,
     /// First frame of each message.
     pub topic: String,

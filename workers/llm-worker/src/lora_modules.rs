@@ -1,4 +1,4 @@
-//! Value of `--lora-modules`: adapters that are loaded at start, with vLLM's forms.
+//! Value of `--lora-modules`: adapters that are loaded at start, in the formats of vLLM.
 use serde::Deserialize;
 
 /// An adapter to load.

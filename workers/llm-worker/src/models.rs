@@ -97,7 +97,7 @@ impl Deref for ModelLease {
 struct Model {
     location: ModelLocation,
     name: ModelName,
-    /// The model, after it was first loaded.
+    /// Handle to the model; set when the model is first loaded.
     served: OnceCell<Arc<ServedModel>>,
     /// True while it is loaded for the first time.
     is_loading: AtomicBool,
@@ -172,8 +172,8 @@ impl ServedModels {
         Ok(Self { models: models.into_iter().map(entry).collect(), device, on_demand })
     }
 
-    /// Returns the model that a request names, after it was loaded. A worker with one model returns it for every name, which
-    /// [`ServedModel::requested`] checks.
+    /// Returns the model that a request names, and loads it if necessary. A worker with one model returns it for
+    /// every name; [`ServedModel::requested`] checks the name.
     ///
     /// # Errors
     /// With several models: 400 if the request names none, 404 if the name is unknown, 503 if the model cannot be loaded.
@@ -266,7 +266,7 @@ impl LoadedModel for ServedModels {
             served.engine.stop_within(deadline.saturating_duration_since(Instant::now()))
         };
         for served in self.loaded() {
-            // All are asked to stop before the first is waited for.
+            // Signal all engines to stop before waiting for the first.
             let _ = served.engine.stop_within(Duration::ZERO);
         }
         let stopped: Vec<bool> = self.loaded().map(stop).collect();

@@ -184,7 +184,8 @@ impl ModelSource for ModelFolder {
     }
 }
 
-/// Computes an embedding or a score, or generates two tokens, so that kernels are loaded and buffers allocated before the first request.
+/// Computes an embedding or a score, or generates two tokens, so that kernels are loaded and buffers allocated before
+/// the first request.
 fn warm_up(engine: &Engine) -> Result<()> {
     let prompt = engine.text().encode("Hello", true)?;
     ensure!(!prompt.is_empty(), "the tokenizer returned no tokens for \"Hello\"");

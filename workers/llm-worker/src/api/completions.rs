@@ -178,7 +178,7 @@ impl Writer {
         Ok(envelope.whole(choices, generation.usage()).with_timings(generation.timings()))
     }
 
-    /// Returns the most likely texts of each prompt, numbered anew.
+    /// Returns the most likely texts of each prompt, with consecutive indices.
     fn best(&self, mut choices: Vec<Choice>) -> Vec<Choice> {
         let [generated, returned] = self.choices;
         if generated == returned {

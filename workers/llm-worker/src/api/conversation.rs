@@ -66,7 +66,8 @@ pub struct Conversation {
     pub schema: Option<Value>,
     /// Number of alternatives per token with log probabilities, if these are requested.
     pub logprobs: Option<usize>,
-    /// Maximum number of tokens to generate, if it is limited. More than fit into the context are as many as fit.
+    /// Maximum number of tokens to generate; `None` for no limit. Values above the remaining context are reduced to
+    /// it.
     pub max_tokens: Option<usize>,
     /// Stop strings.
     pub stop: Vec<String>,

@@ -1,7 +1,7 @@
 //! Prompts at the beginning of texts, for the field `echo` of completions.
 use llm_engine::text::TextCodec;
 
-/// A prompt, as texts begin with it.
+/// A prompt that is repeated at the beginning of its texts.
 #[derive(Clone, Debug)]
 pub struct Echo {
     /// Text of the prompt.
@@ -13,7 +13,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Returns one for each prompt. `texts` are the prompts as requested; without them, the tokens are decoded.
+    /// Creates the echo of each prompt. `texts` are the prompts as requested; without them, the tokens are decoded.
     pub fn all(codec: &TextCodec, prompts: &[Vec<u32>], texts: Vec<String>) -> Vec<Self> {
         let mut texts = texts.into_iter();
         let echo = |prompt: &Vec<u32>| {

@@ -1,4 +1,4 @@
-//! Fields of vLLM and llama.cpp that chats and completions accept besides those of OpenAI's API.
+//! Fields of vLLM and llama.cpp that chats and completions accept in addition to those of OpenAI's API.
 use serde::Deserialize;
 use serde_json::Value;
 use worker_core::body::{Limit, Nested, check};

@@ -18,8 +18,8 @@ pub fn for_template(messages: Vec<Message>, pictures: &mut PictureParts) -> Resu
     messages.into_iter().enumerate().map(|(i, message)| template_message(i, message, pictures)).collect()
 }
 
-/// Copies the reasoning of messages to `thinking`, which some templates read. gpt-oss' template refuses it beside
-/// content.
+/// Copies the reasoning of messages to `thinking`, which some templates read. gpt-oss' template rejects it in a
+/// message that also has content.
 pub fn add_thinking(messages: &mut Value) {
     for message in messages.as_array_mut().into_iter().flatten() {
         let has_content = message["content"].as_str().is_some_and(|content| !content.is_empty());

@@ -39,7 +39,7 @@ pub struct Options {
     pub timings: bool,
     /// Model of the request.
     pub model: RequestedModel,
-    /// Word that separates the cached prefixes of its requests from those of other requests.
+    /// Salt of the prefix cache: only requests with the same salt share cached prefixes.
     cache_salt: Option<String>,
     /// Number of texts per prompt.
     pub choices: usize,
@@ -140,8 +140,8 @@ impl Options {
         Ok(())
     }
 
-    /// Returns the parser of answers to the prompt `written`, which may call `tools`; only once if `single`. Special tokens
-    /// that it needs become a part of the texts.
+    /// Returns the parser of answers to `prompt`. Answers may call `tools`, at most once if `single` is true. Special
+    /// tokens that the parser needs are included in the texts.
     pub fn parser(
         &mut self,
         served: &ServedModel,
@@ -160,7 +160,7 @@ impl Options {
         })
     }
 
-    /// Reduces the maximum number of tokens to what fits, which is `most`.
+    /// Removes the limit on generated tokens if it exceeds `most`, the number of tokens that fit into the context.
     pub fn limit_tokens(&mut self, most: usize) {
         self.request.max_tokens = self.request.max_tokens.filter(|tokens| *tokens <= most);
     }

@@ -31,20 +31,20 @@ pub struct PictureSource {
 /// Pictures of a conversation, in the order of their places.
 #[derive(Debug)]
 pub struct PictureParts {
-    /// Reason why the model reads no pictures.
+    /// Reason why the model accepts no pictures; `None` if it accepts them.
     unsupported_reason: Option<&'static str>,
     sources: Vec<PictureSource>,
 }
 
 impl Default for PictureParts {
-    /// Creates parts of a model that reads no pictures.
+    /// Creates an empty list for a model that accepts no pictures.
     fn default() -> Self {
         Self { unsupported_reason: Some(TEXT_ONLY), sources: Vec::new() }
     }
 }
 
 impl PictureParts {
-    /// Creates parts of a model.
+    /// Creates an empty list for a model.
     pub fn of(served: &ServedModel) -> Self {
         Self { unsupported_reason: served.engine.image_processor().err(), sources: Vec::new() }
     }

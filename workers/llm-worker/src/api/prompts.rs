@@ -11,7 +11,8 @@ use crate::served::ServedModel;
 /// Maximum number of prompts per request.
 const MAX_PROMPTS: usize = 2048;
 
-/// Tokenizes all prompts of the field `param`. Texts may have `limit` tokens. `check` validates the length of each, given its name.
+/// Tokenizes all prompts of the field `param`. Texts may have `limit` tokens. `check` validates the length of each,
+/// given its name.
 ///
 /// # Errors
 /// Returns a 400 error for empty prompts, too many prompts, unknown tokens, and errors of `check`.

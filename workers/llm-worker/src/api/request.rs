@@ -23,7 +23,7 @@ fields! {
         n: usize,
         /// Stop strings.
         stop: Strings,
-        /// Tokens that end the text, besides the model's end-of-text tokens.
+        /// Tokens that end the text, in addition to the model's end-of-text tokens.
         stop_token_ids: Vec<u32>,
         /// Seed of the random numbers.
         seed: i64,
@@ -39,7 +39,7 @@ fields! {
         ignore_eos: bool,
         /// Output format.
         response_format: Nested<ResponseFormat>,
-        /// Word that separates the cached prefixes of requests, as in vLLM.
+        /// Salt of the prefix cache, as in vLLM: only requests with the same salt share cached prefixes.
         cache_salt: String,
     }
 }

@@ -2,7 +2,7 @@
 use serde_json::{Map, Value};
 use worker_core::ApiError;
 
-/// Values of `reasoning_effort`. Each template knows some of them.
+/// Values of `reasoning_effort`. Each template supports some of them.
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 /// Variables that other fields or the model determine.
 const RESERVED: [&str; 5] = ["messages", "tools", "add_generation_prompt", "bos_token", "eos_token"];

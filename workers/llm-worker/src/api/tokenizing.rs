@@ -1,4 +1,4 @@
-//! Tokenization on the blocking thread pool: measured first, and bounded in how much runs at once.
+//! Tokenization on the blocking thread pool, with limits on the length of a text and on concurrent work.
 use std::sync::Arc;
 
 use serde_json::Value;

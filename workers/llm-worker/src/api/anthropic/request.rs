@@ -22,7 +22,7 @@ const UNSUPPORTED: &[Table] = &[&[
     // All prompts are cached.
     ("cache_control", ANY),
     ("container", EMPTY),
-    // Agents always ask to clear old reasoning, which most templates leave out.
+    // Agents always request that old reasoning is cleared, which most templates leave out.
     ("context_management", ANY),
     ("diagnostics", ANY),
     ("inference_geo", ANY),

@@ -1,4 +1,4 @@
-//! One call or a list of calls, behind the mark that begins them.
+//! Parser of one call or a list of calls, after the mark that begins them.
 use super::delta::Tool;
 use super::header::{self, ArgumentForm, Header};
 use super::marks::is_partial;
@@ -32,7 +32,7 @@ enum Phase {
     Start,
     /// In a JSON object that is not certain to be a call.
     Object(ObjectScan),
-    /// Behind a tag's mark, such as `<function=`.
+    /// After the mark of a tag, such as `<function=`.
     Tag(&'static Tags),
     /// In a name without a tag.
     Header,
@@ -40,11 +40,11 @@ enum Phase {
     Whole { tool: usize, nesting: Nesting, pos: usize, convert: fn(&str, &Tool) -> Option<String> },
     /// In JSON arguments within so many open objects.
     Arguments { nesting: Nesting, levels: usize },
-    /// Behind the arguments, in the object around them.
+    /// After the arguments, in the enclosing object.
     Tail(Nesting),
     /// In XML parameters.
     Parameters(ParameterScan),
-    /// Behind a call.
+    /// After a call.
     After,
 }
 
@@ -58,7 +58,7 @@ enum Flow {
     End(Step),
 }
 
-/// Reader of calls.
+/// Parser of calls.
 #[derive(Clone, Debug)]
 pub(super) struct CallReader {
     format: &'static ToolFormat,
@@ -69,7 +69,7 @@ pub(super) struct CallReader {
 }
 
 impl CallReader {
-    /// Creates a reader for the text behind `mark`.
+    /// Creates a parser for the text after `mark`.
     pub(super) fn new(format: &'static ToolFormat, mark: &str) -> Self {
         let phase = Self::behind(mark);
         Self { format, raw: mark.to_owned(), is_list: mark == LIST, phase }

@@ -28,7 +28,7 @@ enum State {
     Call,
 }
 
-/// Reader of channels. The template ends within a header, behind `<|start|>assistant`.
+/// Parser of channels. The template ends within a header, after `<|start|>assistant`.
 #[derive(Clone, Debug)]
 pub(super) struct Harmony {
     tools: Arc<[Tool]>,

@@ -23,7 +23,7 @@ pub(super) enum ObjectStep {
     Complete { tool: usize, arguments: String, end: usize },
 }
 
-/// Scanner of an object behind its opening brace.
+/// Scanner of an object, after its opening brace.
 #[derive(Clone, Debug)]
 pub(super) struct ObjectScan {
     pos: usize,
@@ -60,7 +60,7 @@ impl ObjectScan {
         self.pos
     }
 
-    /// Scans new bytes of `text`, which begins behind the opening brace.
+    /// Scans new bytes of `text`, which begins after the opening brace.
     pub(super) fn advance(&mut self, text: &str, tools: &[Tool]) -> ObjectStep {
         while let Some(&byte) = text.as_bytes().get(self.pos) {
             let at = self.pos;

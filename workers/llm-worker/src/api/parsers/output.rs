@@ -1,7 +1,7 @@
 //! Collection of deltas.
 use super::delta::Delta;
 
-/// Item before the current position, which decides about white space.
+/// Kind of item before the current position, which determines whether white space is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Content,

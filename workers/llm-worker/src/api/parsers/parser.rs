@@ -97,7 +97,7 @@ enum State {
     Call(CallReader),
 }
 
-/// Reader of texts with marks.
+/// Parser of texts with marks.
 #[derive(Clone, Debug)]
 struct Marked {
     tool: Option<&'static ToolFormat>,

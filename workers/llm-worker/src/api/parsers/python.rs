@@ -45,7 +45,7 @@ pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// Reader of literals. `rest` has no white space at its beginning.
+/// Parser of literals. `rest` has no white space at its beginning.
 struct Reader<'a> {
     rest: &'a str,
     /// True for literals of Gemma 4: strings are between [`RAW_QUOTE`]s, and keys and short strings have no quotes.
