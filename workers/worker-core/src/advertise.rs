@@ -5,8 +5,9 @@ use axum::http::uri::Authority;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
-/// Returns the address to report to the hive at `url`: the URL or address that the operator gave, an address with the
-/// bound port if it has none; the bound address; or, if that stands for all interfaces, the local address of the route to the hive.
+/// Returns the address to report to the hive at `url`. It is the URL or address `given` by the operator, with the
+/// bound port if it has none. Otherwise it is the bound address or, if the worker listens on all interfaces, the
+/// local address of the route to the hive.
 pub(crate) fn advertised(bound: SocketAddr, given: Option<&str>, url: &str) -> String {
     let port = bound.port();
     if let Some(given) = given {
@@ -64,7 +65,7 @@ fn has_port(address: &str) -> bool {
     address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok())
 }
 
-/// Returns the local address from which packets to a URL's host are sent. Sends none.
+/// Returns the local address from which packets to a URL's host would be sent. No packet is sent.
 fn route_to(url: &str, ipv4_only: bool) -> io::Result<IpAddr> {
     let uri: Uri = url.parse().map_err(io::Error::other)?;
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');

@@ -10,7 +10,7 @@ use tokio::task::{AbortHandle, JoinSet};
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// Number of connections above the limit that are accepted for monitoring.
 const RESERVED: usize = 16;
-/// Number of open files that are left to anything but connections.
+/// Number of open files that are reserved for everything except connections.
 const OTHER_FILES: usize = 64;
 /// Limit of open files if the system does not report it.
 const USUAL_FILES: usize = 1024;

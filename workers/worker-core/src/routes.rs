@@ -139,7 +139,7 @@ fn cors(arguments: &ServerArguments) -> CorsLayer {
     CorsLayer::new()
         .allow_origin(origins)
         .allow_methods([Method::GET, Method::POST, Method::DELETE])
-        // Clients send headers of their own, such as OpenAI's `x-stainless-os`. Origins are what is restricted.
+        // Clients send additional headers, such as OpenAI's `x-stainless-os`. Access is restricted by origin instead.
         .allow_headers(AllowHeaders::mirror_request())
         .max_age(Duration::from_secs(600))
 }

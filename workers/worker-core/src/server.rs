@@ -65,8 +65,9 @@ pub enum ServeError {
 /// Serves until SIGTERM, SIGINT, [`Lifecycle::drain`] or [`Lifecycle::fail`], and prints the address to stdout.
 ///
 /// After SIGTERM or SIGINT the worker is not ready, but accepts requests for the grace time
-/// ([`ServerArguments::drain_grace`]). During shutdown the worker is not ready, POST requests receive 503, and running requests may finish within
-/// the drain time. Those still running then end with an error. A second signal aborts them immediately.
+/// ([`ServerArguments::drain_grace`]). During shutdown the worker is not ready, POST requests receive 503, and
+/// running requests may finish within the drain time. Requests that are still running then end with an error. A
+/// second signal aborts them immediately.
 ///
 /// # Errors
 /// The address, port file or signal handlers cannot be set up, or [`Lifecycle::fail`] was called.

@@ -46,9 +46,9 @@ impl<E> Default for Options<E> {
     }
 }
 
-/// Returns a response that streams events as JSON. An error, or the shutdown deadline of the worker, is sent
-/// as `{"error": {...}}`, or in the format of the options, and ends the stream. `events` is dropped when the client disconnects, which notifies
-/// their producer.
+/// Returns a response that streams events as JSON. An error, or the shutdown deadline of the worker, is sent as
+/// `{"error": {...}}`, or in the format of the options, and ends the stream. `events` is dropped when the client
+/// disconnects, which notifies their producer.
 pub fn response<E, S>(events: S, lifecycle: &Lifecycle, options: Options<E>) -> Response
 where
     E: Serialize + 'static,

@@ -1,4 +1,4 @@
-//! Announces that a connection closes because a response was sent before the request's body was read.
+//! Adds `Connection: close` to responses that are sent before the request's body was read.
 
 use crate::guarded::observe;
 use axum::extract::Request;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Middleware that adds `Connection: close` to a response if the request's body was not read. The server closes such
-/// connections, and a client that is not told so may send its next request on one.
+/// a connection, and without the header a client may send its next request on it.
 pub(crate) async fn close_unread(request: Request, next: Next) -> Response {
     if request.body().is_end_stream() {
         return next.run(request).await;

@@ -1,4 +1,4 @@
-//! Connections whose writes fail if the client stops reading.
+//! Write timeout for connections whose client stops reading.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,7 +14,7 @@ pub(crate) struct WriteTimeout<S> {
     limit: Option<Duration>,
     /// Called before the error is returned.
     on_timeout: fn(&S),
-    /// Runs while a write is waiting.
+    /// Timer that runs while a write is waiting.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Entry {
     cancel: watch::Sender<bool>,
     hook: Mutex<Option<Hook>>,
     readers: AtomicUsize,
-    /// Number of times that a client has begun to read the log or asked for the state.
+    /// Number of times that a client has begun to read the log or queried the state.
     visits: AtomicUsize,
     /// Time without readers after which the job is cancelled.
     abandon_timeout: Option<Duration>,
@@ -72,7 +72,7 @@ impl Entry {
         });
     }
 
-    /// Records that a client asks for the state of the job. Returns the last frame, and true if the log is closed.
+    /// Records that a client queries the state of the job. Returns the last frame, and true if the log is closed.
     pub fn visit(self: &Arc<Entry>) -> (Option<Frame>, bool) {
         self.visits.fetch_add(1, Ordering::AcqRel);
         self.watch();

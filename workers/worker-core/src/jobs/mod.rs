@@ -74,7 +74,7 @@ impl<E> Options<E> {
 pub enum OnDisconnect {
     /// The job continues.
     Continue,
-    /// The job is cancelled if no client reads it or asks for its state for this time.
+    /// The job is cancelled if no client reads it or queries its state for this time.
     CancelAfter(Duration),
 }
 

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 crate::fields! {
-    /// Addressee and caller of a job.
+    /// Fields that identify the target and the caller of a job.
     pub struct Target => {
         /// Identifier of the caller, for the log.
         hive_id: String,

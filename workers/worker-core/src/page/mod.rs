@@ -26,7 +26,7 @@ const COMMON_SCRIPT: &str = include_str!("common.js");
 pub struct Page {
     document: Arc<str>,
     policy: HeaderValue,
-    /// Entity tag, by which browsers ask whether the document has changed.
+    /// Entity tag, with which browsers check whether the document has changed.
     tag: HeaderValue,
 }
 
