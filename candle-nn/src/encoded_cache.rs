@@ -11,7 +11,7 @@ pub enum CacheEncoding {
     Fp8,
 }
 
-/// Smaller scales are zero, because their inverses would not be finite.
+/// Smallest scale that is not rounded to zero: the inverses of smaller ones would not be finite.
 const SMALLEST_SCALE: f64 = 1e-30;
 
 impl CacheEncoding {
@@ -32,7 +32,7 @@ impl CacheEncoding {
         }
     }
 
-    /// Returns the largest number.
+    /// Returns the largest number that an element can represent.
     const fn largest(self) -> f64 {
         match self {
             Self::Int8 => 127.0,

@@ -42,7 +42,7 @@ pub struct HeadNorms<'a> {
     pub query: &'a Tensor,
     /// Weights for keys (width).
     pub key: &'a Tensor,
-    /// Summand of the mean square.
+    /// Epsilon that is added to the mean square.
     pub eps: f32,
 }
 

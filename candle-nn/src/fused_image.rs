@@ -12,7 +12,7 @@ pub struct GroupNorm {
     pub bias: Tensor,
     /// Number of groups, a divisor of the number of channels.
     pub groups: usize,
-    /// Summand of the variance.
+    /// Epsilon that is added to the variance.
     pub eps: f64,
 }
 

@@ -6,7 +6,7 @@
 use crate::ops::{rms_norm, sigmoid};
 use candle::{bail, DType, Result, Tensor, D};
 
-/// Summand of the squared length of keys and queries.
+/// Epsilon that is added to the squared length of keys and queries.
 const LENGTH_EPSILON: f64 = 1e-6;
 
 /// Sequences of rows, and the slots of their states.
@@ -42,7 +42,7 @@ impl Sequences<'_> {
         self.slots.rank() == 1 && self.rows.dims() == [self.count() + 1] && self.positions.dims() == [rows]
     }
 
-    /// Copies them to the host.
+    /// Copies the sequences to the host.
     fn read(&self, op: &str, slots: usize) -> Result<Vec<Sequence>> {
         let (rows, positions) = (self.rows.to_vec1::<u32>()?, self.positions.to_vec1::<u32>()?);
         let sequence = |(bounds, slot): (&[u32], u32)| {
@@ -183,11 +183,11 @@ pub struct GatedDelta<'a> {
     pub z: &'a Tensor,
     /// Negative factor of the decay's exponent, f32 (value heads).
     pub rate: &'a Tensor,
-    /// Summand of `a`, f32 (value heads).
+    /// Bias that is added to `a`, f32 (value heads).
     pub dt_bias: &'a Tensor,
     /// Weight of the norm (value width), in the dtype of `qkv`.
     pub norm: &'a Tensor,
-    /// Summand of the mean square of the norm.
+    /// Epsilon that is added to the mean square of the norm.
     pub eps: f32,
     /// Transposed matrices S of each slot, contiguous f32 (slots, value heads, value width, key width).
     pub states: &'a Tensor,

@@ -32,7 +32,7 @@ pub struct StaticCacheSize {
 pub struct StaticCache {
     size: StaticCacheSize,
     layers: Vec<(Tensor, Tensor)>,
-    /// Positions, slots and ends of the keys, which are views of it.
+    /// Storage that positions, slots and ends of the keys are views of.
     state: Tensor,
     positions: Tensor,
     slots: Tensor,

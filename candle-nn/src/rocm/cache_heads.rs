@@ -61,7 +61,7 @@ pub fn cache_heads(op: &CacheHeads) -> Result<Option<Tensor>> {
     let out = output(&dst)?;
     let size = dtype.size_in_bytes();
     let pack = PACK_BYTES / size.max(cache.size_in_bytes());
-    // The addresses and sizes that decide about packs, in elements of each dtype.
+    // Addresses and sizes that determine whether accesses are vectorized, in elements of each dtype.
     let of_x = [q.0, k.0, v.0, bias, q_norm, k_norm].map(|ptr| ptr.0.addr() / size);
     let of_cache = [(keys, cache), (values, cache), (out, queries)];
     let of_cache = of_cache.map(|(ptr, dtype)| ptr.0.addr() / dtype.size_in_bytes());

@@ -62,7 +62,7 @@ pub fn geglu(x: &Tensor, y: &Tensor) -> Result<Option<Tensor>> {
     gated(x, y, candle::rocm::geglu)
 }
 
-/// Computes a gated activation of two tensors.
+/// Function that computes a gated activation of two storages and returns the result.
 type GatedFunction = fn(&RocmStorage, &Layout, &RocmStorage, &Layout) -> Result<RocmStorage>;
 
 fn gated(x: &Tensor, y: &Tensor, compute: GatedFunction) -> Result<Option<Tensor>> {

@@ -14,7 +14,7 @@ use candle::{DType, Result, Storage, Tensor};
 const MAX_GRID: usize = 0xffff;
 /// Widths of queries and keys for which there is code.
 const KEY_WIDTHS: [usize; 4] = [16, 32, 64, DELTA_WIDTH];
-/// Number of columns whose threads are a whole number of groups that shuffles combine.
+/// Number of value columns whose lanes together fill a group of 32 lanes, within which shuffles combine values.
 const VALUE_COLUMNS: usize = 32 / DELTA_LANES;
 
 /// Returns the addresses of the rows, slots and positions of sequences.
