@@ -1,4 +1,5 @@
-//! Record of what each rank of this process has called, so that an error can name the rank that is missing.
+//! Record of the operations that each rank of this process has called, so that an error can name the rank that is
+//! missing.
 use crate::DType;
 use std::collections::HashMap;
 use std::fmt;
@@ -35,7 +36,7 @@ struct Progress {
     failure: Option<String>,
 }
 
-/// The ranks of a communicator that are in this process.
+/// Progress of the ranks of a communicator that are in this process.
 pub(super) struct Board(Mutex<Vec<Progress>>);
 
 type Boards = HashMap<[u8; 128], Arc<Board>>;
@@ -63,7 +64,8 @@ impl Board {
     /// Adds a rank.
     ///
     /// # Errors
-    /// A message if the rank is taken, or if another rank was started with another number of ranks. Then both fail.
+    /// Returns a message if the rank is taken, or if another rank was started with another number of ranks. Both
+    /// ranks then fail.
     pub(super) fn join(&self, rank: usize, world_size: usize) -> Result<(), String> {
         let mut ranks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = ranks.len();

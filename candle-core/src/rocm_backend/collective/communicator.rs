@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub const DEADLINE_VARIABLE: &str = "CANDLE_ROCM_COLLECTIVE_DEADLINE";
 /// Default of [`DEADLINE_VARIABLE`].
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
-/// Interval at which the library is queried whether ranks have joined.
+/// Interval at which the library is polled for ranks that have joined.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// Time for which the host queries without sleeping, since the library enqueues most calls within it.
 const SPIN_TIME: Duration = Duration::from_millis(1);
@@ -126,8 +126,8 @@ fn deadline_from_env() -> Result<Duration> {
 }
 
 impl Communicator {
-    /// Makes a device rank `rank` of `world_size`, and waits for the other ranks, which have the same `id`. A thread that
-    /// holds several ranks uses [`Self::for_devices`].
+    /// Joins a communicator as rank `rank` of `world_size`, and waits for the other ranks, which pass the same `id`.
+    /// A thread that holds several ranks uses [`Self::for_devices`].
     ///
     /// # Errors
     /// [`RocmError::Collective`] if RCCL is missing, the rank is out of range or taken, or the others do not join in time.
@@ -296,7 +296,7 @@ impl Rank {
         }
         let raw = std::mem::replace(&mut handle.raw, std::ptr::null_mut());
         if !raw.is_null() {
-            // Others would wait for ever for operations that were not aborted.
+            // Operations that are not aborted would wait forever.
             let _ = self.rocm.state().stream.bind();
             // SAFETY: a live handle, which is not used again.
             let _ = unsafe { ncclCommAbort(raw) };

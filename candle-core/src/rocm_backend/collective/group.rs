@@ -1,4 +1,4 @@
-//! Calls that take effect together.
+//! Groups of operations between ranks, which are enqueued together.
 use super::communicator::{Communicator, Rank};
 use crate::rocm_backend::RocmError;
 use crate::{Result, Tensor};
@@ -47,8 +47,9 @@ fn close() -> (ncclResult_t, Group) {
     (unsafe { ncclGroupEnd() }, ended)
 }
 
-/// Runs `work`, and enqueues the operations between ranks that it calls together at its end. One thread needs it to call
-/// operations of several ranks, and ranks need it to send to each other. Results may be used after the group.
+/// Runs `work`, and enqueues the operations between ranks that it calls together when it returns. A group is required
+/// if one thread calls operations of several ranks, and if ranks send to each other. Results may be used after the
+/// group.
 ///
 /// # Errors
 /// The error of `work`, or of the operations.
@@ -73,7 +74,7 @@ pub fn group<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     settled.map(|()| value)
 }
 
-/// Returns true if the calling thread is in a group. Then the tensors are kept until its end.
+/// Returns true if the calling thread is in a group, which then keeps the tensors until its end.
 pub(super) fn add(communicator: &Communicator, tensors: &[&Tensor]) -> bool {
     GROUP.with_borrow_mut(|group| {
         if group.depth == 0 {

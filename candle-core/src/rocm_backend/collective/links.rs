@@ -35,23 +35,26 @@ impl Link {
     }
 
     /// Returns what has happened at the other end, if anything has.
-    fn poll(&mut self) -> Option<Happened> {
+    fn poll(&mut self) -> Option<LinkEvent> {
         let mut message = [0; 17];
         match self.stream.read(&mut message) {
             Ok(17) if message[0] == ENDED => {
                 let number = |at: usize| message[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-                Some(Happened::Ended(Peer { rank: number(1), process: number(9) }))
+                Some(LinkEvent::Ended(Peer { rank: number(1), process: number(9) }))
             }
-            Ok(count) if count > 0 && message[0] == LEFT => Some(Happened::Left),
+            Ok(count) if count > 0 && message[0] == LEFT => Some(LinkEvent::Left),
             Err(cause) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => None,
             // The connection was closed or reset, or another program wrote to it.
-            _ => Some(Happened::Ended(self.peer)),
+            _ => Some(LinkEvent::Ended(self.peer)),
         }
     }
 }
 
-enum Happened {
+/// Event at the other end of a connection.
+enum LinkEvent {
+    /// The rank has dropped its communicator.
     Left,
+    /// A rank's process has ended.
     Ended(Peer),
 }
 
@@ -69,8 +72,8 @@ impl Links {
         let (mut ended, mut is_known) = (None, false);
         links.retain_mut(|link| match link.poll() {
             None => true,
-            Some(Happened::Left) => false,
-            Some(Happened::Ended(peer)) => {
+            Some(LinkEvent::Left) => false,
+            Some(LinkEvent::Ended(peer)) => {
                 ended.get_or_insert(peer);
                 is_known |= peer != link.peer;
                 peer != link.peer

@@ -1,4 +1,4 @@
-//! The operations on tensors.
+//! Operations between ranks on tensors: reductions, gathers, broadcasts, and messages.
 use super::board::{Call, ReduceOp};
 use super::communicator::{Communicator, Handle};
 use super::group;
@@ -30,7 +30,7 @@ fn reduction(op: ReduceOp) -> ncclRedOp_t {
     }
 }
 
-/// The arguments that all functions of the library have.
+/// Arguments that all functions of the library take.
 struct Arguments {
     send: *const c_void,
     receive: *mut c_void,

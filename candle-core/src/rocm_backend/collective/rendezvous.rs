@@ -15,7 +15,7 @@ const MAGIC: &[u8; 16] = b"candle-rocm-id 1";
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Maximum time for one connection, so that a silent client does not block the others.
 const EXCHANGE_TIME: Duration = Duration::from_secs(5);
-/// Answer to a rank that may join. Others receive a text.
+/// First byte of the reply to a rank that may join. Other ranks receive an error text.
 const ACCEPTED: u8 = 1;
 
 /// Length of [`encode`]'s result.
@@ -36,8 +36,8 @@ fn error(rank: usize, text: impl std::fmt::Display) -> crate::Error {
 }
 
 impl Communicator {
-    /// Makes a device rank `rank` of `world_size`, each in a process of its own. Waits up to `deadline` for the unique id
-    /// of rank 0.
+    /// Joins a communicator as rank `rank` of `world_size`, where each rank is a separate process. Waits up to
+    /// `deadline` for the unique id of rank 0.
     ///
     /// # Errors
     /// If the ranks do not find each other in time, were started with different numbers of ranks, or a rank is started
@@ -169,7 +169,8 @@ fn serve(address: SocketAddr, world_size: usize, until: Instant) -> Result<(Id, 
     Ok((id, links))
 }
 
-/// Answers a connection, and removes its rank from those that are missing. Connections of other programs are ignored.
+/// Replies to a connection, and removes its rank from those that are missing. Connections of other programs are
+/// ignored.
 fn answer(
     mut stream: TcpStream,
     id: &Id,
@@ -224,7 +225,7 @@ fn request(address: SocketAddr, rank: usize, world_size: usize, until: Instant) 
     let hello = [&MAGIC[..], &(world_size as u64).to_le_bytes(), &(rank as u64).to_le_bytes()].concat();
     let mut exchange = || {
         prepare(&stream)?;
-        // Rank 0 may answer other ranks first.
+        // Rank 0 may serve other ranks first.
         let left = until.saturating_duration_since(Instant::now()).max(EXCHANGE_TIME);
         stream.set_read_timeout(Some(left))?;
         stream.write_all(&hello)?;

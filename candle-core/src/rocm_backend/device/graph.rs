@@ -62,7 +62,7 @@ impl RocmDevice {
     /// # Errors
     /// The error of `work`, which is [`RocmError::NotCapturable`] for operations that wait, copy from or to the host, or
     /// load a kernel. [`RocmError::GraphsDisabled`] if graphs are disabled. HIP's error if the graph cannot be
-    /// created; [`RocmError::is_out_of_memory`] tells if memory ran out. The device stays usable in all cases.
+    /// created; [`RocmError::is_out_of_memory`] returns true if memory ran out. The device stays usable in all cases.
     pub fn capture<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(RocmGraph, T)> {
         self.capture_graph(None, work)
     }

@@ -35,7 +35,7 @@ struct KnownFault {
 const KNOWN_FAULTS: &[KnownFault] = &[
     KnownFault {
         archs: &["gfx942", "gfx950"],
-        // HIP's patch number does not tell the releases 7.2.0 to 7.2.3 from later ones.
+        // HIP's patch number does not distinguish the releases 7.2.0 to 7.2.3 from later ones.
         versions: 70_200_000..70_300_000,
         nodes: 0,
         text: "ROCm 7.2.0 to 7.2.3 may compute wrong results in replays of graphs",

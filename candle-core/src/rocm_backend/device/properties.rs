@@ -49,7 +49,7 @@ pub(super) fn pci_address(ordinal: usize) -> Option<String> {
     Some(CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?.to_ascii_lowercase())
 }
 
-/// Returns whether GPU `from` can access the memory of GPU `to`; `None` if HIP cannot tell.
+/// Returns whether GPU `from` can access the memory of GPU `to`; `None` if HIP does not report it.
 pub(super) fn can_access_peer(from: usize, to: usize) -> Option<bool> {
     let mut can_access = 0;
     // SAFETY: HIP writes one integer.

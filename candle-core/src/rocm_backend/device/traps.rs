@@ -11,7 +11,7 @@ pub struct KnownProblem {
     pub source: &'static str,
 }
 
-/// Facts about the machine.
+/// Sources of information about the machine, which tests replace.
 pub(super) struct Facts<'a> {
     /// Reads a file of procfs or sysfs.
     pub(super) file: &'a dyn Fn(&str) -> Option<String>,
@@ -23,7 +23,7 @@ pub(super) struct Facts<'a> {
     pub(super) can_access: &'a dyn Fn(usize, usize) -> Option<bool>,
 }
 
-/// Facts about one GPU.
+/// Properties of one GPU that the checks need.
 pub(super) struct Gpu<'a> {
     pub(super) ordinal: usize,
     /// Architecture as reported by HIP, without features.

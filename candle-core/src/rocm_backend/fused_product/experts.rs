@@ -55,9 +55,9 @@ impl<'a> FusedExperts<'a> {
         self
     }
 
-    /// Computes the products in groups, each of which reads the matrix of its expert once; faster if there are more products
-    /// than experts. Quantization of rows, products, and the operations after them are then launches of their own, and a norm
-    /// is not supported. The stack must meet [`ExpertGroups::are_supported`].
+    /// Computes the products in groups, each of which reads the matrix of its expert once; faster if there are more
+    /// products than experts. Quantization of rows, products, and the operations after them then take separate
+    /// launches, and a norm is not supported. The stack must meet [`ExpertGroups::are_supported`].
     pub fn grouped(mut self, groups: impl Into<Option<&'a ExpertGroups<'a>>>) -> Self {
         self.groups = groups.into();
         self

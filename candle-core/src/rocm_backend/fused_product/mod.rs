@@ -46,8 +46,8 @@ impl ProductWeight<'_> {
         }
     }
 
-    /// Returns true if a [`FusedProduct`] of `rows` dense rows of `dtype` takes one launch. Otherwise norm and residual are
-    /// faster in a launch of their own, such as that of `candle_nn::fused::add_rms_norm`.
+    /// Returns true if a [`FusedProduct`] of `rows` dense rows of `dtype` takes one launch. Otherwise norm and
+    /// residual are faster in a separate launch, such as that of `candle_nn::fused::add_rms_norm`.
     ///
     /// # Errors
     /// If the weight is not a matrix.

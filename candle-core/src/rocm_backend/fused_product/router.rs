@@ -20,10 +20,10 @@ pub enum RouterFunction {
     ChosenSoftmax,
     /// Sigmoid of the score.
     Sigmoid,
-    /// Softmax of the scores that are at most this share of the larger magnitude below the chosen one, for each expert in
-    /// turn, without those chosen before.
+    /// SparseMixer: experts are chosen one by one. The weight of each is its softmax among the remaining experts
+    /// whose scores differ from the highest by at most `tolerance` times the larger magnitude of the two.
     SparseMixer {
-        /// Share of the larger magnitude.
+        /// Maximum difference from the highest score, relative to the larger magnitude of the two.
         tolerance: f32,
     },
 }
@@ -40,10 +40,11 @@ pub struct Router<'a> {
     pub normalized: bool,
     /// Factor of the weights.
     pub scale: f32,
-    /// Number of groups of neighboring experts, and how many of them are chosen for a row, by their best expert, or with a
-    /// correction by the sum of their best two. Scores of other groups count as 0.
+    /// Number of groups of adjacent experts, and number of groups that are chosen for a row. Groups are ranked by
+    /// their best score, or with a correction by the sum of their best two. Scores of other groups count as 0.
     pub groups: Option<(usize, usize)>,
-    /// Summands of the scores (experts), f32, by which experts are chosen. They do not change the weights.
+    /// Corrections that are added to the scores when experts are chosen, f32 (experts). They do not change the
+    /// weights.
     pub correction: Option<&'a Tensor>,
 }
 

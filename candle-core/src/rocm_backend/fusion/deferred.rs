@@ -77,7 +77,7 @@ pub(super) enum Work {
     Nothing,
     Products(Products),
     Gated(Gated),
-    /// Nothing to enqueue. Quantized activations, which later products with the unchanged rows at `from` can reuse.
+    /// Quantized activations, which need no launch. Later products with the unchanged rows at `from` can reuse them.
     Activations {
         from: DevicePtr,
         quantizer: KernelId,

@@ -36,7 +36,7 @@ impl Attachment for Fusion {
 }
 
 impl Fusion {
-    /// Calls `work` with the deferred launches locked, then tells the stream if any are pending.
+    /// Calls `work` with the deferred launches locked, then records in the stream whether any are pending.
     fn with_deferred<R>(&self, device: &DeviceState, work: impl FnOnce(&mut Deferred) -> R) -> R {
         let deferred = &self.deferred[usize::from(device.stream.is_capturing())];
         let mut deferred = deferred.lock().unwrap_or_else(PoisonError::into_inner);

@@ -40,8 +40,8 @@ impl<T: WithDType> InplaceOp1 for CopyFromHost<'_, T> {
 /// Copies host data into an existing contiguous tensor on a ROCm device, in place. `data` may be modified as soon as the
 /// function returns. No memory is allocated, and the host only waits if the ring of pinned memory is full.
 ///
-/// This sets the inputs of a graph, see [`RocmDevice::capture`](crate::RocmDevice::capture). All views of the tensor's
-/// memory change; gradients do not know about the change.
+/// This sets the inputs of a graph, see [`RocmDevice::capture`](crate::RocmDevice::capture). All views of the
+/// tensor's memory change; gradients do not take the change into account.
 ///
 /// # Errors
 /// If the dtype or the number of elements differs, the tensor is not contiguous or not on a ROCm device, or during a

@@ -15,7 +15,7 @@ use hip_kernels::contract::{
     CEIL, EQUAL, FLOOR, LESS, MAXIMUM, MINIMUM, MUL, NEG, NEITHER, RELU, ROUND, SIGN, SQR, SUB,
 };
 
-/// A unary operation: a kernel of its own, or a function of the kernel that simple operations share.
+/// A unary operation: a separate kernel, or a function of the kernel that simple operations share.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum UnaryFunction {
     Own(UnaryOp),

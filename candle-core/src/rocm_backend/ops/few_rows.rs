@@ -1,5 +1,5 @@
-//! The choice between kernels for products of few rows: those of `row_product`, which include the operations around a
-//! product, or those on matrix units.
+//! Selects the kernels for products of few rows: those of `row_product`, which include the operations around a
+//! product, or those that use matrix units.
 use crate::rocm_backend::ops::row_product::{has_row_kernel, RowWeights};
 use crate::rocm_backend::RocmDevice;
 use crate::DType;
@@ -17,7 +17,7 @@ pub(crate) fn uses_thin_kernel(device: &RocmDevice, dtype: DType) -> bool {
 /// Returns true if a dense product of `rows` rows of `k` elements is computed by a kernel of `row_product`.
 ///
 /// From two rows on, a data-center GPU reads weights faster than its lanes can multiply them. Its matrix units are then
-/// faster, although norm, gate and residual take launches of their own (measured, docs/explanation/performance.md).
+/// faster, although norm, gate and residual then take separate launches (measured, docs/explanation/performance.md).
 pub(crate) fn uses_row_kernel(
     device: &RocmDevice,
     weights: RowWeights,

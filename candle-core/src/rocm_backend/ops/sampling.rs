@@ -22,8 +22,8 @@ const MAX_VOCABULARY: usize = 1 << 24;
 ///
 /// # Safety
 /// All positions, counts and tokens in the settings must be in range: lists and masks must lie within `settings`, and
-/// `out_words` must leave two words for each of the most likely tokens that a row asks for, of which there are at most as
-/// many as the vocabulary has.
+/// `out_words` must leave two words for each of the most likely tokens that a row requests, at most as many as the
+/// vocabulary has.
 pub unsafe fn sample(
     (logits, logits_layout): (&RocmStorage, &Layout),
     (settings, settings_layout): (&RocmStorage, &Layout),

@@ -21,7 +21,7 @@ pub struct Buffer<T> {
     elements: PhantomData<T>,
 }
 
-/// Work that uses a buffer's memory, besides that of its stream.
+/// Other work that uses a buffer's memory, in addition to that of its stream.
 #[derive(Default)]
 struct Users {
     streams: Vec<Weak<Stream>>,
