@@ -1,4 +1,4 @@
-//! The form of the C functions of HIP and of the libraries.
+//! Macros that define the C functions of HIP and of the libraries.
 //!
 //! `fn NAME(ARGUMENTS) { BODY }` in [`c_functions`] defines a C function. Its body returns a `Result`, which the
 //! module's `answer` converts to a status code and reports with the function's name. With `|runtime|` before the body

@@ -4,7 +4,7 @@
 //! The modules, from the outermost to the innermost:
 //!
 //! - [`api`]: the HIP functions, with HIP's names, arguments and error codes.
-//! - [`parts`]: notices of memory pools about their suballocations.
+//! - [`parts`]: functions by which memory pools report their suballocations.
 //! - [`miopen`]: MIOpen's convolutions, computed on the host.
 //! - [`rocblas`]: the rocBLAS functions, computed on the host.
 //! - [`hipblaslt`]: the hipBLASLt functions, computed on the host.

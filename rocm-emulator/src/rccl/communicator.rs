@@ -105,7 +105,7 @@ impl Communicator {
         self.position.lock()
     }
 
-    /// Records the first failure, and tells the other ranks `life`.
+    /// Records the first failure, and publishes the state `life` to the other ranks.
     pub fn fail(&self, life: Life, status: Status, reason: impl Into<Vec<u8>>) {
         let text = CString::new(reason).unwrap_or_default();
         if self.failure.set((status, text)).is_ok() {

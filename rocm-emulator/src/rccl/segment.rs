@@ -38,7 +38,7 @@ pub enum Life {
 }
 
 impl Life {
-    /// States in which a rank does nothing any more, in words.
+    /// Final states of a rank, with the words for errors.
     const ENDS: [(Self, &str); 4] = [
         (Self::Destroyed, "has destroyed its communicator"),
         (Self::Aborted, "has aborted its communicator"),
@@ -241,7 +241,7 @@ impl Segment {
         (0..self.ranks).all(|rank| self.has_joined(rank))
     }
 
-    /// Returns the text about a rank that was started with another number of ranks, if there is one.
+    /// Describes a rank that was started with another number of ranks, if there is one.
     pub fn disagreement(&self) -> Option<String> {
         let counts = (0..MAX_RANKS).map(|rank| (rank, self.rank(rank).ranks.load(Ordering::Acquire)));
         let (rank, count) = counts.into_iter().find(|(_, n)| *n != 0 && *n as usize != self.ranks)?;
@@ -257,7 +257,7 @@ impl Segment {
         self.notify();
     }
 
-    /// Returns the reason why a rank will never do what this rank waits for; `None` while it may.
+    /// Returns the reason why a rank can make no further progress; `None` if it can.
     pub fn end_of(&self, rank: usize) -> Option<String> {
         let state = self.rank(rank);
         let process = state.process.load(Ordering::Relaxed);
@@ -283,7 +283,7 @@ impl Segment {
         unsafe { libc::syscall(libc::SYS_futex, events.as_ptr(), libc::FUTEX_WAKE, c_int::MAX) };
     }
 
-    /// Waits until there are more events than `seen`, but not for long.
+    /// Waits until there are more events than `seen`, or until a short timeout has passed.
     pub fn wait(&self, seen: u32) {
         let timeout = libc::timespec { tv_sec: 0, tv_nsec: CHECK_INTERVAL.subsec_nanos().into() };
         let events = self.header().events.as_ptr();

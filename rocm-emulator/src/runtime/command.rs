@@ -26,10 +26,11 @@ pub trait ResumableWork: Send + Sync {
     /// Makes progress without waiting. Returns true once the work has finished.
     fn resume(&self) -> bool;
 
-    /// Waits, but not for long, until [`Self::resume`] may make progress.
+    /// Waits until [`Self::resume`] may make progress, or until a short timeout has passed.
     fn wait(&self);
 
-    /// Returns the outcome of finished work, which may then be resumed anew if it is part of a graph.
+    /// Returns the outcome of finished work. If the work is part of a graph, it may then be resumed from the
+    /// beginning.
     ///
     /// # Errors
     /// The failure of the work.

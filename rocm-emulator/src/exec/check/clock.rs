@@ -1,7 +1,8 @@
-//! Order of accesses. A segment is a wave's run between two barriers, which order a workgroup's segments.
+//! Happens-before order of memory accesses, for the race check. A segment is a wave's execution between two barriers,
+//! which order the segments of a workgroup.
 use std::collections::HashMap;
 
-/// A wave's run between two barriers, or part of it.
+/// Execution of a wave between two barriers, or a part of it.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     group: u32,
@@ -13,11 +14,12 @@ struct Segment {
 /// Order of an earlier access relative to the present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Relation {
-    /// Happened before: by the same wave, or with a barrier in between. Also stands for no earlier access.
+    /// The earlier access was by the same wave, or there was a barrier in between. Also used if there was no earlier
+    /// access.
     Before,
-    /// By another wave of the same workgroup, without a barrier in between.
+    /// The earlier access was by another wave of the same workgroup, without a barrier in between.
     SameWorkgroup,
-    /// By another workgroup.
+    /// The earlier access was by another workgroup.
     OtherWorkgroup,
 }
 

@@ -11,7 +11,8 @@
 //!   [`Role`](super::table::Role)), the class (a letter: see [`Class`](super::table::Class)), and the number of
 //!   dwords or `h` for half a register. A list such as `=s1,2` has the numbers of successive names, cyclically.
 //! - The columns are the opcode of the first name on each GPU, in hexadecimal, or `--` if the GPU has none.
-//!   gfx906 and gfx908, gfx942 and gfx950, and gfx110x and gfx115x share columns; `lacks` in `tables.rs` tells them apart.
+//!   gfx906 and gfx908, gfx942 and gfx950, and gfx110x and gfx115x share columns; `lacks` in `tables.rs`
+//!   lists the differences.
 use super::Encoding;
 
 mod compare;
