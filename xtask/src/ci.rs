@@ -216,7 +216,7 @@ fn documents(_: &mut Run) -> Result<()> {
     docs::check()
 }
 
-/// Runs clippy while a fresh clone is built, and else by itself.
+/// Runs clippy while a fresh clone is built, otherwise separately.
 fn lints(run: &mut Run) -> Result<()> {
     // Cargo's folder has an entry for each crate that it has compiled.
     let compiled = fs::read_dir(process::root().join("target/debug/.fingerprint"));

@@ -73,7 +73,7 @@ pub fn execute(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// buildah with images of its own in the cache folder.
+/// Runs buildah with separate images in the cache folder.
 struct Builder {
     images: PathBuf,
     state: PathBuf,

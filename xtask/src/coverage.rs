@@ -33,7 +33,7 @@ pub struct Args {
     no_run: bool,
 }
 
-/// Tells for each line number if the line was run.
+/// Maps each line number to true if the line was run.
 type Lines = BTreeMap<usize, bool>;
 
 /// Measures, prints a table, and fails if a host crate is below the minimum.
@@ -129,7 +129,7 @@ fn parse(text: &str, root: &Path) -> BTreeMap<PathBuf, Lines> {
     files
 }
 
-/// Removes the lines from the unit tests' module on, which stands last in a file.
+/// Removes the lines of the unit tests' module, which is the last item of a file.
 fn without_tests(lines: &Lines, source: &str) -> Lines {
     let begin = source.lines().position(|line| line == "#[cfg(test)]").map_or(usize::MAX, |at| at + 1);
     lines.range(..begin).map(|(line, run)| (*line, *run)).collect()

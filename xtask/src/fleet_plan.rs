@@ -190,7 +190,7 @@ impl Card {
         of(Prefix::Chat(request.chat)).max(of(Prefix::System(request.system.0))).min(request.prompt - 1)
     }
 
-    /// Stores a prefix, in place of those whose last use is the longest ago.
+    /// Stores a prefix, and evicts the least recently used ones above the limit.
     fn keep(&mut self, prefix: Prefix, tokens: usize, now: f64, limit: usize) {
         let before = self.cached.insert(prefix, (tokens, now));
         self.cached_tokens = self.cached_tokens + tokens - before.map_or(0, |entry| entry.0);
@@ -330,7 +330,7 @@ fn simulate(trace: &[Request], cards: usize, aware: bool, args: &Args) -> Outcom
     Outcome { ttft, tokens_per_second, cached: cached as f64 / prompts.max(1) as f64 }
 }
 
-/// Returns the number of cards with which the trace keeps the bound, at most a twentieth above the least one.
+/// Returns a number of cards with which the trace meets the latency bound, at most 5% above the minimum.
 fn cards_needed(trace: &[Request], aware: bool, args: &Args) -> Option<usize> {
     let keeps = |cards: usize| quantile(&simulate(trace, cards, aware, args).ttft, 0.95) <= args.ttft_bound;
     let mut enough = 1;

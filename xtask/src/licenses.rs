@@ -1,4 +1,4 @@
-//! The licenses of all dependencies, held against the list of `deny.toml` without installing cargo-deny.
+//! Checks the licenses of all dependencies against the list in `deny.toml`, without cargo-deny.
 use std::fs;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -29,7 +29,7 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Returns why a package is refused, or nothing.
+/// Returns the reason why a package's license is rejected; `None` if it is allowed.
 fn refusal(package: &Value, allowed: &[&str]) -> Option<String> {
     let name = format!("{} {}", package["name"].as_str()?, package["version"].as_str()?);
     let Some(license) = package["license"].as_str() else {

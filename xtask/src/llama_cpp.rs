@@ -1,4 +1,5 @@
-//! `cargo xtask llama-cpp`: holds the greedy text of SmolLM2 on the software GPU against that of llama.cpp's CPU build.
+//! `cargo xtask llama-cpp`: compares the greedy text of SmolLM2 on the software GPU with that of llama.cpp's CPU
+//! build.
 use anyhow::{Context, Result};
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Charts of lines, as SVG.
+//! Line charts in SVG.
 use std::path::Path;
 
 use anyhow::{Result, anyhow};

@@ -1,4 +1,4 @@
-//! Runs the programs of `cargo test` side by side, and adds up their results.
+//! Runs the programs of `cargo test` in parallel, and adds up their results.
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;

@@ -26,10 +26,10 @@ pub struct Args {
     seed: u64,
 }
 
-/// Builds the book into target/doc/book and rustdoc's pages beside it.
+/// Builds the book into target/doc/book, and rustdoc's pages next to it.
 ///
 /// # Errors
-/// Names each broken link and each snippet that does not hold.
+/// Names each broken link and each invalid snippet.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(count) = args.sample {
         print!("{}", sample::draw(count, args.seed)?);
@@ -67,8 +67,8 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Copies the files outside of `docs` that pages link to, so that the book's relative links reach them: the book lies in
-/// `api` as `docs` lies in the repository.
+/// Copies the files outside of `docs` that pages link to, so that the book's relative links resolve: the book has the
+/// same place in `api` as `docs` has in the repository.
 fn copy_linked_files(api: &Path) -> Result<()> {
     for page in pages::read()?.iter().filter(|page| page.path.starts_with("docs")) {
         let targets = page.links.iter().filter_map(|link| page.target(link));

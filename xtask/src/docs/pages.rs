@@ -1,4 +1,4 @@
-//! Markdown files: their links, headings and snippets, and the faults in them.
+//! Parses Markdown files, and checks their links and snippets.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -76,7 +76,7 @@ fn parse(path: PathBuf, text: &str) -> Page {
 }
 
 impl Page {
-    /// Returns the file that a link leads to, relative to the repository's root; nothing for other sites.
+    /// Returns the file that a link leads to, relative to the repository's root; `None` for other sites.
     pub fn target(&self, link: &str) -> Option<PathBuf> {
         if link.contains("://") || link.starts_with("mailto:") {
             return None;
@@ -100,7 +100,7 @@ impl Page {
     }
 }
 
-/// Returns a line for each broken link and each snippet that does not hold.
+/// Returns a line for each broken link and each invalid snippet.
 pub fn faults(pages: &[Page]) -> Result<Vec<String>> {
     let commands = Commands::read()?;
     let tests = fs::read_to_string(root().join(DOC_TESTS)).context(DOC_TESTS)?;
@@ -138,7 +138,7 @@ pub fn faults(pages: &[Page]) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Returns why a link leads nowhere.
+/// Returns the reason why a link is broken; `None` if its target exists.
 fn broken(page: &Page, link: &str, pages: &BTreeMap<&Path, &Page>) -> Option<String> {
     let target = page.target(link)?;
     if !root().join(&target).exists() {

@@ -1,4 +1,4 @@
-//! Doc comments and paragraphs drawn at random, to judge the language by.
+//! Random sample of doc comments and paragraphs, for reviews of their language.
 use std::fmt::Write as _;
 use std::fs;
 

@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns a table of the model's constants for an architecture, beside the values in the results of the benchmark.
+/// Returns a table of the model's constants for an architecture, next to the values that the benchmark measured.
 pub fn constants_beside(arch: &str, bench: &Value) -> Option<String> {
     let processor = arch.split(':').next()?;
     let constants = Constants::published().ok()?;

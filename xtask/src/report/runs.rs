@@ -121,12 +121,12 @@ pub struct ComparedCase<'a> {
 }
 
 impl ComparedCase<'_> {
-    /// Our time divided by that of Candle's CUDA backend.
+    /// Returns our time divided by that of Candle's CUDA backend.
     pub fn to_cuda(&self) -> Option<f64> {
         self.cuda.map(|cuda| self.ours.us / cuda.us)
     }
 
-    /// Our time divided by PyTorch's.
+    /// Returns our time divided by PyTorch's.
     pub fn to_torch(&self) -> Option<f64> {
         self.torch.map(|torch| self.ours.us / torch.us)
     }

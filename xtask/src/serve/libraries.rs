@@ -60,7 +60,7 @@ impl Packages {
     }
 }
 
-/// Copies a module beside `node_modules`, where Node looks for the packages that it imports.
+/// Copies a module next to `node_modules`, where Node searches for the packages that it imports.
 fn copy(file: &str, folder: &Path) -> Result<PathBuf> {
     let to = folder.join(file);
     fs::copy(root().join(FOLDER).join(file), &to).with_context(|| format!("cannot copy {file}"))?;

@@ -1,4 +1,4 @@
-//! The figures of a run over time.
+//! Charts of the figures of a run over time.
 use std::path::Path;
 
 use anyhow::Result;

@@ -42,10 +42,10 @@ impl Sample {
     }
 }
 
-/// Reads what the kernel knows of a process.
+/// Reads memory, threads and file descriptors of a process from /proc.
 ///
 /// # Errors
-/// When the process has ended.
+/// If the process has ended.
 pub fn of_process(id: u32) -> Result<BTreeMap<&'static str, f64>> {
     let path = format!("/proc/{id}/status");
     let status = fs::read_to_string(&path).with_context(|| format!("{path}: the process ended"))?;

@@ -1,9 +1,9 @@
-//! Growth of each figure over time, as a slope that single peaks do not move.
+//! Growth of each figure over time, as a robust slope: single peaks do not change it.
 use super::samples::{FIGURES, LATENCY, MEMORY, Sample};
 
-/// Share of the samples at the beginning that do not count: caches fill, the allocator reaches its size.
+/// Share of the samples at the beginning that is left out, because caches and memory pools are still growing.
 const WARM_UP: f64 = 0.25;
-/// Fewer samples than this have no slope.
+/// Minimum number of samples for a slope.
 const FEWEST: usize = 8;
 
 /// Growth of one figure of one process.
@@ -42,8 +42,8 @@ fn growth(samples: &[Sample], process: &'static str, figure: &'static str) -> Op
     Some(Growth { process, figure, per_hour, limit: allowed(figure, middle) / hours })
 }
 
-/// Growth over the whole run that is accepted: less than one unit of what is counted, 2% of memory, half of a latency,
-/// which other programs on the machine change too.
+/// Returns the accepted growth over the whole run: less than one driver object, thread or file, 2% of memory, half of a
+/// latency, which other programs on the machine also change.
 fn allowed(figure: &str, middle: f64) -> f64 {
     match figure {
         LATENCY => middle / 2.0,
@@ -52,7 +52,7 @@ fn allowed(figure: &str, middle: f64) -> f64 {
     }
 }
 
-/// The median of the slopes of all pairs (Theil 1950, Sen 1968).
+/// Returns the median of the slopes of all pairs of points (Theil 1950, Sen 1968).
 fn slope(points: &[(f64, f64)]) -> f64 {
     let pairs = points.iter().enumerate().flat_map(|(at, a)| points[at + 1..].iter().map(move |b| (a, b)));
     median(pairs.filter(|(a, b)| b.0 > a.0).map(|(a, b)| (b.1 - a.1) / (b.0 - a.0)).collect())

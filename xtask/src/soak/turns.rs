@@ -1,4 +1,4 @@
-//! The processes of a run, and whose turn it is.
+//! Starts the processes of a run, and schedules their turns.
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::serve::Worker;
 use crate::software_gpu::SoftwareGpu;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// How often waiting threads look again.
+/// Polling interval of waiting threads.
 const TICK: Duration = Duration::from_millis(200);
 /// Clients of the language-model worker that a turn warms up with.
 const STREAMS: &str = "16";
@@ -44,8 +44,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds them, for this machine's GPU in release mode, otherwise with the software GPU, and copies them to a folder,
-    /// so that later builds do not replace them.
+    /// Builds the programs, for this machine's GPU in release mode, otherwise with the software GPU, and copies them
+    /// to a folder, so that later builds do not replace them.
     pub fn build(is_native: bool, arch: &str, folder: &Path) -> Result<Self> {
         let driver = if is_native { "rocm" } else { "rocm-emulator" };
         let features =
@@ -277,7 +277,7 @@ impl Trainer {
         process::run(&mut command("kill", &[&format!("-{name}"), &id]))
     }
 
-    /// Ends it; an error if it ended by itself.
+    /// Returns an error if the process has ended by itself.
     fn end(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("the training ended by itself: {status}");

@@ -143,7 +143,8 @@ impl Report {
         session.scrubber.text(&text)
     }
 
-    /// Returns the constants of the time model for the first GPU, beside what the benchmark measured on it.
+    /// Returns the constants of the time model for the first GPU, next to the values that the benchmark measured on
+    /// it.
     fn model_constants(&self, session: &Session, driver: &str) -> Option<String> {
         let doctor = self.entries.iter().find(|entry| entry.stage.is_doctor())?;
         let arch = doctor.outcome.figures["gpus"][0]["arch"].as_str()?;
