@@ -194,7 +194,7 @@ fn answer(
         }
     };
     match refusal {
-        // A rank that is gone does not join, which its deadline reports.
+        // A write fails if the rank has ended. It is then missing, and the deadline is reported.
         None => {
             let accepted = stream.write_all(&[&[ACCEPTED], &encode(id, world_size)[..]].concat());
             Ok(accepted.and_then(|()| Link::new(stream, rank)).ok())

@@ -413,7 +413,7 @@ impl RocmDevice {
     /// If the allocation (see [`Self::alloc`]) or the copy fails.
     pub fn clone_htod<T: DeviceElement>(&self, data: &[T]) -> Result<Buffer<T>> {
         let buffer = Buffer::on(&self.state().stream, data.len())?;
-        // SAFETY: the buffer has room for as many elements.
+        // SAFETY: the buffer has space for as many elements.
         unsafe { upload(&self.state().stream, data, buffer.ptr())? };
         Ok(buffer)
     }

@@ -112,7 +112,7 @@ impl Facts<'_> {
         let release = (self.file)("/proc/sys/kernel/osrelease")?;
         let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
         let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else { return None };
-        // Drivers that are built separately from the kernel have a version of their own.
+        // Drivers that are built separately from the kernel have a separate version.
         let is_separate = (self.file)("/sys/module/amdgpu/version").is_some();
         let saves_waves = self.number("/sys/module/amdgpu/parameters/cwsr_enable") != Some(0);
         let is_old = gpu.arch == "gfx1151" && (major, minor) < FIXED_LINUX && !is_separate && saves_waves;

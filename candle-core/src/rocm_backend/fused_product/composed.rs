@@ -28,10 +28,10 @@ impl FusedProduct<'_> {
         let (n, k) = self.weight.dims2()?;
         let (dims, dtype) = (x.dims(), x.dtype());
         let outer = &dims[..dims.len() - 1];
-        // One product of all rows; each matrix of a batch would otherwise be a product.
+        // Merge the batch dims into the rows, so that there is one product instead of one per matrix.
         let x = x.contiguous()?.reshape((outer.iter().product::<usize>(), k))?;
         let (y, has_bias) = match self.weight {
-            // Other devices do not multiply bf16 with blocks.
+            // Other devices do not multiply bf16 by quantized weights.
             ProductWeight::Quantized(weight) if !x.device().is_rocm() => {
                 (x.to_dtype(DType::F32)?.apply_op1_no_bwd(weight)?, false)
             }

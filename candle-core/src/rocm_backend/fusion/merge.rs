@@ -237,7 +237,7 @@ impl RocmDevice {
     /// If there is no kernel for the format, or enqueueing earlier deferred launches fails.
     ///
     /// # Safety
-    /// `x` must have `k` elements aligned for vector loads, the matrix `n` rows of `k`, and `out` room for `n`.
+    /// `x` must have `k` elements aligned for vector loads, the matrix `n` rows of `k`, and `out` space for `n`.
     pub(crate) unsafe fn defer_product(&self, product: RowProduct) -> Result<()> {
         let state = self.state();
         let RowProduct { format, blocks, n, k, x, out } = product;

@@ -404,7 +404,7 @@ fn warn_if_slow<R>(subject: String, work: impl FnOnce() -> R) -> R {
     });
     let result = work();
     drop(done);
-    // If the thread could not be started, there is only no warning.
+    // If the thread could not be started, only the warning is missing.
     if let Ok(watch) = watch {
         let _ = watch.join();
     }

@@ -8,7 +8,8 @@ use crate::DType;
 /// a library.
 pub(crate) fn uses_thin_kernel(device: &RocmDevice, dtype: DType) -> bool {
     match dtype {
-        // Measured (docs/explanation/performance.md): without matrix units for f32, cuBLAS takes 0.6 of the time.
+        // Measured (docs/explanation/performance.md): on NVIDIA GPUs, which have no matrix units for f32, cuBLAS
+        // takes 0.6 times as long.
         DType::F32 => !device.arch().starts_with("sm_"),
         _ => !device.state().drops_denormals(),
     }

@@ -29,7 +29,7 @@ pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Option<T
     let dst = unsafe { RocmStorage::alloc(&xs.device, dtype, x.elem_count(), OP)? };
     let rows = x.elem_count().checked_div(columns).unwrap_or(0);
     let pack = PACK_BYTES / dtype.size_in_bytes();
-    // Rows that are not aligned also have single elements at both ends.
+    // If rows are not aligned, threads also process single elements at both ends.
     let is_aligned = columns % pack == 0 && src.0.addr().is_multiple_of(PACK_BYTES);
     let packs = columns.div_ceil(pack).next_power_of_two();
     let spread = packs.min((FULL_THREADS / rows.max(1)).next_power_of_two());

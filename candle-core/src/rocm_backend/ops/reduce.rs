@@ -357,7 +357,7 @@ fn sum_dtype(dtype: DType) -> DType {
 }
 
 /// Sums elements of the first dtype to results of the second and multiplies them by `scale`. The dtypes are equal, or one of
-/// them is f32 and the other a narrow float. `to` must have room for the results.
+/// them is f32 and the other a narrow float. `to` must have space for the results.
 fn sum(
     device: &RocmDevice,
     (dtype, result): (DType, DType),

@@ -53,7 +53,7 @@ pub(crate) fn duplicate(src: &RocmStorage) -> Result<RocmStorage> {
     Ok(dst)
 }
 
-/// Copies by a kernel, which is faster than a HIP memory copy. `to` must have room for all elements of `layout`.
+/// Copies by a kernel, which is faster than a HIP memory copy. `to` must have space for all elements of `layout`.
 fn run_copy(
     op: &'static str,
     device: &RocmDevice,
@@ -64,7 +64,7 @@ fn run_copy(
 ) -> Result<()> {
     in_pieces(op, [layout], |[layout], strided, first, numel| {
         let (inp, out) = (src.ptr(layout, op)?, offset_by_elements(to, dtype, first));
-        // SAFETY: `inp` was checked against its buffer, and the caller guarantees the room at `to`.
+        // SAFETY: `inp` was checked against its buffer, and the caller guarantees the space at `to`.
         unsafe { launch_copy(op, device, dtype, (numel, strided), inp, out) }
     })
 }

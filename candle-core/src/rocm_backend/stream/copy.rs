@@ -45,7 +45,7 @@ pub type ReadBytes<'a> = dyn Fn(usize, &mut [u8]) -> std::io::Result<()> + 'a;
 /// returns. The host only waits if the ring is full.
 ///
 /// # Safety
-/// There must be room for `data` at `dst`.
+/// There must be space for `data` at `dst`.
 pub(crate) unsafe fn upload<T: DeviceElement>(stream: &Stream, data: &[T], dst: DevicePtr) -> Result<()> {
     // SAFETY: elements have no padding.
     let bytes = unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), size_of_val(data)) };
@@ -64,7 +64,7 @@ pub(crate) unsafe fn upload<T: DeviceElement>(stream: &Stream, data: &[T], dst: 
 /// If `read` fails, a part of the bytes may have been copied.
 ///
 /// # Safety
-/// There must be room for `bytes` bytes at `dst`, for which all bit patterns are valid.
+/// There must be space for `bytes` bytes at `dst`, for which all bit patterns are valid.
 pub(crate) unsafe fn upload_read(
     stream: &Stream,
     bytes: usize,
@@ -87,7 +87,7 @@ pub(crate) unsafe fn upload_read(
         stream.with_staging(false, |ring| {
             let staged = ring.reserve(stream, part)?;
             read(first, staged)?;
-            // SAFETY: the staged bytes stay valid until their copy is done, and `dst` has room for them.
+            // SAFETY: the staged bytes stay valid until their copy is done, and `dst` has space for them.
             let code = unsafe {
                 bindings::hipMemcpyAsync(
                     dst.0.byte_add(first),
@@ -121,14 +121,14 @@ pub(crate) fn download<T: DeviceElement>(stream: &Stream, buffer: &Buffer<T>) ->
     }
     let dst = host.as_mut_ptr().cast::<u8>();
     if bytes > MAX_PAGEABLE {
-        // SAFETY: `host` has room for the whole buffer.
+        // SAFETY: `host` has space for the whole buffer.
         stream.with_staging(true, |ring| unsafe { ring.download(stream, buffer.ptr(), dst, bytes) })?;
     } else {
         let kind = bindings::hipMemcpyKind_hipMemcpyDeviceToHost;
         // A copy to pageable memory waits inside the call, which has no deadline. An abandoned copy must not write to
         // freed memory.
         stream.finish_if_bounded("before downloading")?;
-        // SAFETY: `host` has room for the whole buffer and lives until the copy is done.
+        // SAFETY: `host` has space for the whole buffer and lives until the copy is done.
         let code = unsafe { bindings::hipMemcpyAsync(dst.cast(), buffer.ptr().0, bytes, kind, stream.raw()) };
         let copied = stream.check_code(code, || format!("hipMemcpyAsync(device to host, {bytes} B)"));
         let waited = stream.finish("downloading");

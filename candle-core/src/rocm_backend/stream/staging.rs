@@ -66,7 +66,7 @@ impl Staging {
             let part = MAX_STAGED.min(bytes - first);
             self.used = MAX_STAGED;
             let chunk = self.memory.as_slice_mut()[self.chunk * MAX_STAGED..].as_mut_ptr();
-            // SAFETY: the chunk has room for the part, and the caller guarantees the source.
+            // SAFETY: the chunk has space for the part, and the caller guarantees the source.
             let code = unsafe {
                 bindings::hipMemcpyAsync(chunk.cast(), src.0.byte_add(first), part, kind, stream.raw())
             };
@@ -77,7 +77,7 @@ impl Staging {
                     stream.finish_if_bounded("downloading")?;
                     stream.check(event.synchronize(), || "hipEventSynchronize (downloading)".to_string())?;
                 }
-                // SAFETY: the chunk has arrived, it was full, and `dst` has room for it at this offset.
+                // SAFETY: the chunk has arrived, it was full, and `dst` has space for it at this offset.
                 unsafe { self.take(earlier, dst.add(at), MAX_STAGED) };
             }
         }

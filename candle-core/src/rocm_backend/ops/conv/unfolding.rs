@@ -27,7 +27,7 @@ pub(super) struct Unfolding<'a> {
 }
 
 impl Unfolding<'_> {
-    /// Enqueues the kernel. `dst` must have room for the result.
+    /// Enqueues the kernel. `dst` must have space for the result.
     pub(super) fn launch(&self, src: &RocmStorage, dst: DevicePtr) -> Result<()> {
         let Self { op, layout, axes: (h, w), .. } = *self;
         let dtype = src.slice.dtype();
