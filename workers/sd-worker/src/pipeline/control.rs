@@ -181,7 +181,7 @@ mod tests {
             assert_eq!(control.picture.rgb()[..2], corner, "{size:?}");
             assert!(control.hires_picture.is_none());
         }
-        // Without an image of its own, the second pass scales that of the first.
+        // Without a separate image, the second pass scales that of the first.
         let small = control(rows_and_columns(8)).second_pass(&hires((16, 16), (16, 8)), 4);
         let expected = rows_and_columns(8).resized((16, 16), Fit::Stretch).part((0, 4), (16, 8));
         assert!(small.picture == expected);

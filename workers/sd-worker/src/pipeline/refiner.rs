@@ -1,5 +1,5 @@
 //! Last steps by XL's refiner, as diffusers defines them (`denoising_end` of the base model, `denoising_start` of the refiner):
-//! the refiner continues with the latents and the noise levels of the base model, and its solver starts anew.
+//! the refiner continues with the latents and the noise levels of the base model, and its solver restarts.
 use super::pass::Pass;
 use crate::model::{Model, Network};
 use crate::schedulers::{Scheduler, SchedulerConfig};

@@ -80,7 +80,7 @@ impl Method {
         matches!(self, Self::DpmSolver2M | Self::DpmSolver2MSde | Self::UniPc)
     }
 
-    /// Returns true if the method visits the training timesteps themselves, without noise levels of its own.
+    /// Returns true if the method visits the training timesteps themselves, without separate noise levels.
     pub(super) fn has_trained_levels(self) -> bool {
         matches!(self, Self::Ddim | Self::Pndm | Self::Lcm)
     }

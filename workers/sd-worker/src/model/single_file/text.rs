@@ -1,4 +1,4 @@
-//! CLIP text encoders in single files: in the file of a model, or in a file of their own.
+//! CLIP text encoders in single files: in the file of a model, or in separate files.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ const TRANSPOSED: &str = "text_model.text_projection";
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct ClipSlot {
     name: &'static str,
-    /// Flag of a file of its own.
+    /// Flag that names a separate file of the encoder.
     flag: &'static str,
     /// Starts of its names in files that hold other networks, too.
     prefixes: &'static [&'static str],

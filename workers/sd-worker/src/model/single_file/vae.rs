@@ -1,4 +1,4 @@
-//! VAEs in single files: in the file of a model, or in a file of their own.
+//! VAEs in single files: in the file of a model, or in separate files.
 use std::path::Path;
 use std::sync::Arc;
 
