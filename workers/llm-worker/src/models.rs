@@ -189,7 +189,7 @@ impl ServedModels {
             return Err(ApiError::internal("the model is not loaded"));
         };
         let (model, slots, load) = (model.clone(), slots.clone(), load.clone());
-        // Loading goes on if the client disconnects.
+        // Loading continues if the client disconnects.
         let loading = tokio::spawn(async move {
             let loaded = model.served.get_or_try_init(|| model.load(&slots, load)).await;
             let hold = |served: &Arc<ServedModel>| {

@@ -79,7 +79,7 @@ pub use anthropic::error_body as messages_error;
 
 use crate::models::Api;
 
-/// Path of Anthropic's Messages API, whose errors have [a format of their own](messages_error).
+/// Path of Anthropic's Messages API, whose errors have [a different format](messages_error).
 pub const MESSAGES: &str = "/v1/messages";
 
 /// Returns all routes except those of jobs and models. As in llama.cpp, `/v1` may be omitted in those of OpenAI.

@@ -207,7 +207,7 @@ impl Marked {
     /// Reads reasoning up to its end. Returns false if more text is needed.
     fn reasoning(&mut self, ended: bool, out: &mut Output) -> bool {
         let closers = || self.reasoning.into_iter().flat_map(|format| format.closers.iter().copied());
-        // The template may begin the reasoning, and the model as well.
+        // The model may write a start mark, too, even if the template ends with one.
         if out.is_reasoning_start() {
             self.held.drain(..self.held.len() - self.held.trim_start().len());
             let openers = || self.reasoning.into_iter().flat_map(|format| format.openers.iter().copied());

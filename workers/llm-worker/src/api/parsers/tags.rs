@@ -12,7 +12,7 @@ pub(super) struct Tags {
     pub(super) value: &'static str,
     /// Text after the value.
     pub(super) value_end: &'static str,
-    /// Text after a value that is on lines of its own. `None` if line breaks belong to the value.
+    /// Text after a value that is on separate lines. `None` if line breaks belong to the value.
     pub(super) line_value_end: Option<&'static str>,
     /// Text after the parameters.
     pub(super) end: &'static str,

@@ -94,7 +94,7 @@ pub(super) static TOOL_FORMATS: &[ToolFormat] = &[
     },
     ToolFormat {
         name: "minimax",
-        // The second sign is that of MiniMax-M1.
+        // The second one is written by MiniMax-M1.
         signs: &["<minimax:tool_call>", "<beginning_of_sentence>"],
         openers: &["<minimax:tool_call>", INVOKE_TAG, "<tool_calls>"],
         closers: &["</minimax:tool_call>", "</tool_calls>"],
@@ -106,14 +106,14 @@ pub(super) static TOOL_FORMATS: &[ToolFormat] = &[
         signs: &["｜DSML｜"],
         openers: &["<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", DSML_TAG],
         closers: &["</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"],
-        // A special token within the marks.
+        // A special token that is a part of each mark.
         separators: &["｜DSML｜"],
         bare: Bare::Nowhere,
     },
     ToolFormat {
         name: "deepseek",
         signs: &["<｜tool▁calls▁begin｜>"],
-        // Distilled models write the marks with other signs, or leave them out.
+        // Distilled models write the marks with other characters, or leave them out.
         openers: &[
             "<｜tool▁calls▁begin｜>",
             "<｜tool_calls_begin｜>",

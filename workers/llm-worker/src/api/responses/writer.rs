@@ -139,7 +139,7 @@ impl Writer {
             Kind::Function { .. } => {
                 self.item_event("response.function_call_arguments.delta", json!({ "delta": text }));
             }
-            // The text within the arguments is known once they are complete.
+            // The input is read from the complete arguments when the call ends.
             Kind::Custom { .. } => {}
         }
     }
