@@ -44,7 +44,7 @@ pub(super) fn shared_bytes(ordinal: c_int) -> c_int {
 /// Maps CUDA's attribute numbers to HIP's property fields and attributes.
 macro_rules! attributes {
     ($($number:literal: [$($field:ident $([$index:literal])?)*] [$($attribute:ident)*];)*) => {
-        /// Sets the fields of the properties that CUDA knows.
+        /// Sets the fields of the properties that CUDA has, too.
         fn fill(properties: &mut hipDeviceProp_tR0600, ordinal: c_int) {
             $(if let Some(_value) = attribute(ordinal, $number) {
                 $(properties.$field$([$index])? = _value as _;)*

@@ -30,7 +30,7 @@ pub(super) fn answer(function: &str, body: impl FnOnce() -> Result<()>) -> u32 {
     let outcome = runtime::catch_panic(|| {
         let internal = |detail| StatusError { status: Status::InternalError, reason: detail };
         let called = runtime::called(function).map_err(|error| internal(error.detail));
-        // Aborting needs no device; without it, the work of a lost one would never end.
+        // Aborting needs no device, so that the work of a lost device can end, too.
         if function != "ncclCommAbort" {
             called?;
         }

@@ -169,7 +169,7 @@ impl ErrorFormats {
     }
 }
 
-/// Middleware that replaces the bodies of errors of paths with a format of their own. The response keeps its headers.
+/// Middleware that replaces the bodies of errors of paths with a different format. The response keeps its headers.
 pub(crate) async fn format_errors(
     State(formats): State<ErrorFormats>,
     request: Request,

@@ -78,7 +78,7 @@ pub struct Code {
 const MARGIN: usize = 4 * 0x8010;
 
 impl Code {
-    /// Creates the code. `branches` says whether the instruction may branch.
+    /// Creates the code. `branches` must be true if the instruction may branch.
     pub fn new(family: Family, instruction: &[u8], branches: bool) -> Self {
         let margin = if branches { MARGIN } else { 64 };
         let mut text = vec![0xff; margin];
