@@ -54,7 +54,7 @@ pub fn run_command(args: &Args) -> Result<()> {
     let crates = vendor(&folder, &out.join("upstream"))?;
 
     let archive = out.join(format!("{name}.tar.gz"));
-    // The same files give the same archive.
+    // Equal files give an archive with equal bytes.
     let options =
         ["--create", "--gzip", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"];
     let mut tar = command("tar", &options);

@@ -63,7 +63,7 @@ fn failure(status: std::io::Result<ExitStatus>) -> Option<ExitCode> {
     (!status.is_ok_and(|status| status.success())).then_some(ExitCode::FAILURE)
 }
 
-/// Returns a command that checks a crate with the compiler's arguments, and writes only metadata, to a folder of its own.
+/// Returns a command that checks a crate with the compiler's arguments, and writes only metadata, to a separate folder.
 fn clippy(compiler: &OsStr, arguments: &[OsString]) -> Command {
     let mut command = Command::new(Path::new(compiler).with_file_name("clippy-driver"));
     command.arg(compiler);

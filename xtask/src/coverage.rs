@@ -39,7 +39,7 @@ type Lines = BTreeMap<usize, bool>;
 /// Measures, prints a table, and fails if a host crate is below the minimum.
 ///
 /// # Errors
-/// When a test fails, a tool is missing, or a crate is below the minimum.
+/// If a test fails, a tool is missing, or a crate is below the minimum.
 pub fn run(args: &Args) -> Result<()> {
     setup::ensure(setup::TEST)?;
     let folder = root().join("target/coverage");

@@ -28,7 +28,7 @@ impl Results {
     /// Runs the program to its end, or kills it after `limit`.
     ///
     /// # Errors
-    /// When the process cannot be started or waited for.
+    /// If the process cannot be started or waited for.
     pub fn run(command: &mut Command, limit: Duration) -> Result<Self> {
         Ok(Self::read(&bounded::run(command, limit)?, limit))
     }

@@ -80,7 +80,7 @@ const CLASSES: &[Class] = &[
         benchmarks: &[("spmv_csr_scalar", |n| {
             let per_row = n[2] / n[0];
             let node = loops(n[0], 256., 16. + 8. * per_row, per_row, [9., 5.], 12.);
-            // Lanes read rows of their own, so that an access touches up to a line per lane.
+            // Each lane reads a separate row, so that an access touches up to a line per lane.
             let lines = 64. * 128. * (per_row / 32.).min(1.);
             let (accesses, waits) = (3. * per_row * node.waves, 2. * per_row + 1.);
             Node { accesses, waits, accessed: 2. * lines * per_row * node.waves, ..node }.into()

@@ -41,7 +41,7 @@ pub struct Args {
 /// Runs to the end, writes the samples and the plot, and prints a summary.
 ///
 /// # Errors
-/// When a process fails, a request is lost, or a figure grows.
+/// If a process fails, a request is lost, or a figure grows.
 pub fn run(args: &Args) -> Result<()> {
     software_gpu::check_arch(&args.arch)?;
     ensure!(
