@@ -64,7 +64,7 @@ fn options_out_of_range_are_rejected() -> Result<()> {
 fn missing_and_invalid_files_are_reported() -> Result<()> {
     let folder = folder_of("Llama")?;
     let path = folder.path();
-    assert_error(&path.join("nowhere"), &ARGS, &["there is no", "nowhere"]);
+    assert_error(&path.join("nowhere"), &ARGS, &["nowhere does not exist"]);
     assert_error(&path.join("config.json"), &ARGS, &["config.json is neither"]);
 
     fs::write(path.join("other.safetensors"), "")?;
@@ -73,15 +73,15 @@ fn missing_and_invalid_files_are_reported() -> Result<()> {
 
     let index = path.join("model.safetensors.index.json");
     for (text, part) in [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("{}", "weight_map"),
         (r#"{"weight_map": {}}"#, "names no files"),
-        (r#"{"weight_map": {"a": 1}}"#, "are no text"),
+        (r#"{"weight_map": {"a": 1}}"#, "is not text"),
         (
             r#"{"weight_map": {"a": "model-2.safetensors"}}"#,
-            "\"model-2.safetensors\", which is not beside it",
+            "\"model-2.safetensors\", which is not in its folder",
         ),
-        (r#"{"weight_map": {"a": "../model.safetensors"}}"#, "is not beside it"),
+        (r#"{"weight_map": {"a": "../model.safetensors"}}"#, "is not in its folder"),
     ] {
         fs::write(&index, text)?;
         assert_error(path, &ARGS, &["model.safetensors.index.json", part]);
@@ -100,9 +100,9 @@ fn missing_and_invalid_files_are_reported() -> Result<()> {
     fs::write(path.join("model.safetensors"), &weights[..weights.len() / 2])?;
     assert_error(path, &ARGS, &["model.safetensors", "ends at byte"]);
     fs::remove_file(path.join("model.safetensors"))?;
-    assert_error(path, &ARGS, &["holds no safetensors"]);
+    assert_error(path, &ARGS, &["contains neither safetensors files"]);
     fs::write(path.join("model.gguf"), "GGUX")?;
-    assert_error(path, &ARGS, &["GGUF files: give one of them"]);
+    assert_error(path, &ARGS, &["GGUF files; pass the path of one of them"]);
     assert_error(&path.join("model.gguf"), &ARGS, &["model.gguf", "cannot be read as GGUF", "magic"]);
     Ok(())
 }
@@ -116,7 +116,7 @@ fn invalid_configurations_are_rejected() -> Result<()> {
             json!(["MambaForCausalLM"]),
             ["\"MambaForCausalLM\"", "Gemma3ForCausalLM"],
         ),
-        ("Llama", "rms_norm_eps", json!("small"), ["config.json", "\"rms_norm_eps\" is no number"]),
+        ("Llama", "rms_norm_eps", json!("small"), ["config.json", "\"rms_norm_eps\" is not a number"]),
         ("Phi3", "hidden_act", json!("rectify"), ["config.json", "rectify"]),
         ("Llama", "num_attention_heads", json!(0), ["config.json", "\"num_attention_heads\" is 0"]),
         ("Llama", "num_attention_heads", json!(3), ["3 heads", "2 heads of keys"]),

@@ -41,7 +41,7 @@ fn text_goes_to_stdout_and_statistics_to_stderr() -> Result<()> {
 fn an_error_is_one_line_on_stderr() -> Result<()> {
     let output = program(Path::new("nowhere"))?.output()?;
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(String::from_utf8(output.stderr)?, "error: there is no nowhere\n");
+    assert_eq!(String::from_utf8(output.stderr)?, "error: nowhere does not exist; check the path\n");
     assert!(output.stdout.is_empty());
     Ok(())
 }

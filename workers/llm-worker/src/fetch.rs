@@ -110,7 +110,7 @@ mod tests {
         assert!(find(path, Some("main")).is_err());
         for wrong in ["/no/such/model", "org/name/model.bin"] {
             let missing = find(wrong, None).unwrap_err();
-            assert!(format!("{missing:#}").contains("no name on the Hub"), "{missing:#}");
+            assert!(format!("{missing:#}").contains("not a name on the Hub"), "{missing:#}");
         }
     }
 

@@ -26,7 +26,7 @@ impl Default for Limits {
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// The file is too large.
-    #[error("file of {bytes} bytes: at most {limit}")]
+    #[error("file of {bytes} bytes exceeds the limit of {limit}")]
     TooManyBytes {
         /// Size of the file.
         bytes: usize,
@@ -34,7 +34,7 @@ pub enum DecodeError {
         limit: usize,
     },
     /// The image is too large.
-    #[error("image of {width} x {height} pixels: at most {} per side and {} in total allowed", limits.side, limits.pixels)]
+    #[error("image of {width} x {height} pixels exceeds the limit of {} per side and {} in total", limits.side, limits.pixels)]
     TooManyPixels {
         /// Width in pixels.
         width: u32,

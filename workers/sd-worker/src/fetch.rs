@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(find(path, None).unwrap(), folder.path());
         for wrong in ["/no/such/model", "name", "a/b/c", "../name", "org/na me"] {
             let error = find(wrong, None).unwrap_err();
-            assert!(error.to_string().contains("no name on the Hub"), "{wrong}: {error:#}");
+            assert!(error.to_string().contains("not a name on the Hub"), "{wrong}: {error:#}");
         }
     }
 }

@@ -330,7 +330,7 @@ fn damaged_and_unsupported_models_are_rejected() -> Outcome {
         ("3 heads", |f| edit(&f.join("text_encoder/config.json"), &json!({"num_attention_heads": 3}))),
         ("preview.json", |f| Ok(fs::write(f.join("preview.json"), r#"{"factors": [[1, 2, 3]]}"#)?)),
         ("vae", |f| Ok(fs::write(f.join("vae/diffusion_pytorch_model.safetensors"), [255; 40])?)),
-        ("holds no safetensors", |f| {
+        ("contains no safetensors", |f| {
             Ok(fs::remove_file(f.join("unet/diffusion_pytorch_model.safetensors"))?)
         }),
     ];

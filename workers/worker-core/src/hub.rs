@@ -116,7 +116,7 @@ impl Hub {
         }
         let name = HubName::parse(model).filter(|name| files.accepts(name));
         let name =
-            name.with_context(|| format!("{model} does not exist, and it is no name on the Hub (org/name)"))?;
+            name.with_context(|| format!("{model} does not exist, and is not a name on the Hub (org/name)"))?;
         let revision = revision.unwrap_or("main");
         let error = match self.snapshot(&name.repository, revision) {
             Ok(snapshot) => return files.fetch(&name, &snapshot, report),
@@ -155,7 +155,7 @@ impl Snapshot {
     /// # Errors
     /// The file does not exist or cannot be downloaded.
     pub fn get(&self, file: &str, note: &str, report: Report) -> Result<PathBuf> {
-        ensure!(self.files.contains(file), "{} has no {file}", self.label);
+        ensure!(self.files.contains(file), "{} has no file {file}; check the name", self.label);
         if let Some(path) = self.local.get(file) {
             return Ok(path);
         }

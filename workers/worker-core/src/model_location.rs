@@ -30,7 +30,7 @@ impl ModelLocation {
     /// # Errors
     /// Returns an error that names two models with one name.
     pub fn check_all(models: &[Self]) -> Result<()> {
-        ensure!(!models.is_empty(), "there is no model to serve");
+        ensure!(!models.is_empty(), "there is no model to serve; name at least one");
         for (index, model) in models.iter().enumerate() {
             if let Some(earlier) = models[..index].iter().find(|earlier| earlier.name == model.name) {
                 bail!(

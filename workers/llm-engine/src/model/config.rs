@@ -377,7 +377,7 @@ fn intermediate(fields: &Fields) -> Result<usize> {
     let key = "intermediate_size";
     let Some(list) = fields.value(key).and_then(Value::as_array) else { return fields.required(key) };
     let widths: Option<Vec<u64>> = list.iter().map(Value::as_u64).collect();
-    let widths = widths.with_context(|| format!("{key:?} is no list of whole numbers"))?;
+    let widths = widths.with_context(|| format!("{key:?} is not a list of whole numbers"))?;
     ensure!(
         widths.windows(2).all(|pair| pair[0] == pair[1]),
         "{key:?} has different widths, which are not supported"

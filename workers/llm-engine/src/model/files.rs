@@ -59,7 +59,7 @@ impl ModelFiles {
         if path.is_dir() {
             return Self::safetensors(path);
         }
-        ensure!(path.exists(), "there is no {}", path.display());
+        ensure!(path.exists(), "{} does not exist; check the path", path.display());
         ensure!(
             path.extension().is_some_and(|extension| extension == "gguf"),
             "{} is neither a folder of safetensors nor a .gguf file",

@@ -104,8 +104,8 @@ impl EmbeddingHead {
 impl Dense {
     fn load(folder: &Path, inputs: usize, device: &Device) -> Result<Self> {
         let mut files = ModelFiles::open(folder)?;
-        let Description::Config(config) = &files.description else { bail!("there is no config.json") };
-        let width = config["out_features"].as_u64().context("\"out_features\" is no whole number")?;
+        let Description::Config(config) = &files.description else { bail!("config.json is missing") };
+        let width = config["out_features"].as_u64().context("\"out_features\" is not a whole number")?;
         let width = usize::try_from(width)?;
         let activation = config["activation_function"].as_str().unwrap_or_default();
         let activation = match activation.rsplit('.').next().unwrap_or_default() {

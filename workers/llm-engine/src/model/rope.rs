@@ -68,10 +68,10 @@ impl Scaling {
     /// # Errors
     /// Returns an error for an unknown type, a missing number or a list of the wrong length.
     pub fn from_json(json: &Value, original: Option<usize>, context: usize, pairs: usize) -> Result<Self> {
-        let number = |key: &str| json[key].as_f64().with_context(|| format!("{key:?} is no number"));
+        let number = |key: &str| json[key].as_f64().with_context(|| format!("{key:?} is not a number"));
         let list = |key: &str| -> Result<Vec<f32>> {
-            let list: Vec<f32> =
-                serde_json::from_value(json[key].clone()).with_context(|| format!("{key:?} is no list"))?;
+            let list: Vec<f32> = serde_json::from_value(json[key].clone())
+                .with_context(|| format!("{key:?} is not a list"))?;
             ensure!(list.len() == pairs, "{key:?} has {} numbers for {pairs} frequencies", list.len());
             Ok(list)
         };

@@ -150,7 +150,7 @@ impl ScoreRows {
             let tokens = optional_json(&path)?.with_context(|| format!("there is no {}", path.display()))?;
             let row = |key: &str| tokens[key].as_u64().and_then(|row| usize::try_from(row).ok());
             let yes = row("true_token_id");
-            let yes = yes.with_context(|| format!("{}: \"true_token_id\" is no token", path.display()))?;
+            let yes = yes.with_context(|| format!("{}: \"true_token_id\" is not a token", path.display()))?;
             let (no, sigmoid) = (row("false_token_id"), is_sigmoid(files, config)?);
             return Ok(Some(Self { matrix: None, yes, no, sigmoid }));
         }

@@ -91,7 +91,7 @@ fn invalid_configurations_are_rejected_by_field() {
     for (field, value, words) in [
         ("architectures", json!(["BertModel"]), "BertModel"),
         ("hidden_size", Value::Null, "\"hidden_size\" is missing"),
-        ("hidden_size", json!("64"), "\"hidden_size\" is no whole number"),
+        ("hidden_size", json!("64"), "\"hidden_size\" is not a whole number"),
         ("num_attention_heads", json!(0), "\"num_attention_heads\" is 0"),
         ("num_key_value_heads", json!(3), "cannot share 3"),
         ("head_dim", json!(7), "cannot rotate"),
@@ -100,7 +100,7 @@ fn invalid_configurations_are_rejected_by_field() {
         ("hidden_activation", json!("relu"), "relu"),
         ("layer_types", json!(["full_attention"]), "\"layer_types\" has 1 entries"),
         ("rope_scaling", json!({"rope_type": "dynamic", "factor": 4.0}), "dynamic"),
-        ("rope_scaling", json!({"rope_type": "linear"}), "\"factor\" is no number"),
+        ("rope_scaling", json!({"rope_type": "linear"}), "\"factor\" is not a number"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let mut config = case.config.clone();
@@ -130,7 +130,7 @@ fn invalid_gguf_files_are_rejected_by_tensor_or_key() {
     fs::write(&path, &bytes[..bytes.len() - 40]).unwrap();
     assert_rejected(&path, &["model.gguf", "the file has"]);
     for (key, value, words) in [
-        ("llama.block_count", Metadatum::String("three".into()), "no whole number"),
+        ("llama.block_count", Metadatum::String("three".into()), "not a whole number"),
         ("general.architecture", Metadatum::String("mamba".into()), "mamba"),
         ("llama.expert_count", Metadatum::U32(8), "blk.0.ffn_gate_inp.weight"),
         ("llama.rope.scaling.type", Metadatum::String("dynamic".into()), "dynamic"),

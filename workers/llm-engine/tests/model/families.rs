@@ -178,11 +178,11 @@ fn broken_tensors_in_mxfp4_are_rejected() {
 fn broken_configurations_are_rejected() {
     for (name, field, value, words) in [
         ("granite", "residual_multiplier", json!(0), "\"residual_multiplier\" is 0, but must be above 0"),
-        ("granite", "logits_scaling", json!("3"), "\"logits_scaling\" is no number"),
+        ("granite", "logits_scaling", json!("3"), "\"logits_scaling\" is not a number"),
         ("smollm3", "no_rope_layers", json!([1, 0]), "\"no_rope_layers\" has 2 entries for 4 layers"),
         ("smollm3", "no_rope_layers", json!([1, 0, 2, 1]), "\"no_rope_layers\" has 2; use 0 or 1"),
         ("command-r", "use_qk_norm", json!(true), "\"use_qk_norm\" is true"),
-        ("starcoder2", "norm_epsilon", json!("1e-5"), "\"norm_epsilon\" is no number"),
+        ("starcoder2", "norm_epsilon", json!("1e-5"), "\"norm_epsilon\" is not a number"),
         ("ernie4.5", "use_bias", json!(true), "\"use_bias\" is true"),
         ("ernie4.5-moe", "use_bias", json!(true), "\"use_bias\" is true"),
         ("ernie4.5-moe", "moe_layer_interval", json!(0), "\"moe_layer_interval\" is 0"),

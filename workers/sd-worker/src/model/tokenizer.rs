@@ -263,7 +263,7 @@ fn from_merges(folder: &Path) -> tokenizers::Result<Tokenizer> {
     tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(vec![words.into(), bytes.into()])));
     // The tokenizer would append missing tokens to the vocabulary, for which the text encoder has no weights.
     if let Some(missing) = [START, END].iter().find(|token| tokenizer.token_to_id(token).is_none()) {
-        return Err(format!("no token {missing}").into());
+        return Err(format!("the vocabulary lacks {missing}; use CLIP's tokenizer.json").into());
     }
     tokenizer.add_special_tokens([AddedToken::from(START, true), AddedToken::from(END, true)])?;
     Ok(tokenizer)

@@ -21,7 +21,7 @@ pub(super) fn files(folder: &Path, half: bool) -> Result<Vec<PathBuf>> {
     found.retain(|(part, _)| Some(part.half) == wanted);
     let Some((first, _)) = found.first() else {
         return Err(Error::model(format!(
-            "{} holds no safetensors named {}",
+            "{} contains no safetensors named {}",
             folder.display(),
             STEMS.map(|stem| format!("{stem}.safetensors or {stem}.fp16.safetensors")).join(", ")
         )));

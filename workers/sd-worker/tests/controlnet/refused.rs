@@ -146,7 +146,7 @@ fn other_files_are_refused_and_change_nothing() -> Outcome {
     fs::create_dir(&path)?;
     refuse(&path, "config.json")?;
     fs::write(path.join("config.json"), plain.to_string())?;
-    refuse(&path, "holds no safetensors")?;
+    refuse(&path, "contains no safetensors")?;
     fs::write(path.join("diffusion_pytorch_model.bin"), "x")?;
     refuse(&path, "diffusion_pytorch_model.bin is a pickled file")?;
     assert!(generate(&pipeline, &request(&pipeline, Vec::new()))? == untouched);

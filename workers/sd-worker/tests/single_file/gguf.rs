@@ -213,7 +213,7 @@ fn other_files_are_refused() -> Outcome {
     for (files, part) in [
         (
             FileOptions::default(),
-            "file.gguf holds a UNet without text encoder; give a file of CLIP-L with --clip-l",
+            "file.gguf holds a UNet without a text encoder; set --clip-l to a file of CLIP-L",
         ),
         (FileOptions { vae: None, ..others.clone() }, "file.gguf holds no VAE"),
         (FileOptions { t5xxl: others.vae.clone(), ..others.clone() }, "does not use --t5xxl"),

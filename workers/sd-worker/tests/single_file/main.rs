@@ -358,7 +358,7 @@ fn other_networks_are_refused_by_name() -> Outcome {
         ("a UNet with the names of diffusers", &["down_blocks.0.resnets.0.conv1.weight"]),
         ("no known network (4 tensors: a, b, c)", &["d", "c", "b", "a"]),
         ("no known network (0 tensors: )", &[]),
-        ("a UNet without text encoder", &["model.diffusion_model.input_blocks.0.0.weight"]),
+        ("a UNet without a text encoder", &["model.diffusion_model.input_blocks.0.0.weight"]),
     ] {
         fixture.weights = tensors(names)?;
         fixture.save()?;

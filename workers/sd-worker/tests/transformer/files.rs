@@ -410,8 +410,8 @@ fn other_files_are_refused() -> Outcome {
     let files = Files::of("flux_files")?;
     let (all, none) = (files.options(), FileOptions::default());
     for (options, part) in [
-        (none.clone(), "holds Flux without text encoder; give a file of CLIP-L with --clip-l"),
-        (FileOptions { t5xxl: None, ..all.clone() }, "give a file of a T5 text encoder with --t5xxl"),
+        (none.clone(), "holds Flux without a text encoder; set --clip-l to a file of CLIP-L"),
+        (FileOptions { t5xxl: None, ..all.clone() }, "set --t5xxl to a file of a T5 text encoder"),
         (FileOptions { vae: None, ..all.clone() }, "holds no VAE"),
         (
             FileOptions { t5xxl: all.clip_l.clone(), ..all.clone() },

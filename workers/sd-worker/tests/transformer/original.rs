@@ -116,7 +116,7 @@ fn other_files_are_refused() -> Outcome {
     // A file of a transformer is no whole model, and other models have none.
     candle_core::safetensors::save(&sd3, &file)?;
     let alone = Model::load(&file, &Device::Cpu, LoadOptions::default(), |_| ());
-    assert!(matches!(alone, Err(Error::Model(message)) if message.contains("without text encoder; give")));
+    assert!(matches!(alone, Err(Error::Model(message)) if message.contains("without a text encoder; set")));
     let unet = tempfile::tempdir()?;
     tiny_model::write(unet.path(), Kind::Plain)?;
     for path in [unet.path(), &file] {

@@ -38,7 +38,7 @@ impl AltUpConfig {
             let Some(list) = fields.value(key) else { return Ok(None) };
             let number = |entry: &Value| if entry.is_null() { Some(None) } else { entry.as_f64().map(Some) };
             let numbers = list.as_array().and_then(|list| list.iter().map(number).collect());
-            let numbers: Vec<_> = numbers.with_context(|| format!("{key:?} is no list of numbers"))?;
+            let numbers: Vec<_> = numbers.with_context(|| format!("{key:?} is not a list of numbers"))?;
             ensure!(numbers.len() == layers, "{key:?} has {} entries for {layers} layers", numbers.len());
             Ok(Some(numbers))
         };

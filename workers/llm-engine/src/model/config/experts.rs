@@ -184,7 +184,7 @@ impl ExpertsConfig {
             Some(list) => {
                 let list = list.as_array().and_then(|list| list.iter().map(Value::as_u64).collect());
                 let list: Option<Vec<u64>> = list;
-                list.context("\"mlp_only_layers\" is no list of whole numbers")?
+                list.context("\"mlp_only_layers\" is not a list of whole numbers")?
             }
             None => Vec::new(),
         };

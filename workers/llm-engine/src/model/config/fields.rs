@@ -32,21 +32,21 @@ impl<'a> Fields<'a> {
     pub fn size(&self, key: &str) -> Result<Option<usize>> {
         let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok());
         let read =
-            |value: &Value| size(value).with_context(|| format!("{key:?} is no whole number, but {value}"));
+            |value: &Value| size(value).with_context(|| format!("{key:?} is not a whole number: {value}"));
         self.value(key).map(read).transpose()
     }
 
     /// Returns a required integer of at least 1.
     pub fn required(&self, key: &str) -> Result<usize> {
         let size = self.size(key)?.with_context(|| format!("{key:?} is missing"))?;
-        ensure!(size > 0, "{key:?} is 0");
+        ensure!(size > 0, "{key:?} is 0, but must be at least 1");
         Ok(size)
     }
 
     /// Returns a number.
     pub fn number(&self, key: &str) -> Result<Option<f64>> {
         let read =
-            |value: &Value| value.as_f64().with_context(|| format!("{key:?} is no number, but {value}"));
+            |value: &Value| value.as_f64().with_context(|| format!("{key:?} is not a number: {value}"));
         self.value(key).map(read).transpose()
     }
 

@@ -35,8 +35,7 @@ impl HeadShape {
         }
         let size = |key: &str, outer: &str| match first.and_then(|layer| layer.get(key)) {
             Some(size) => {
-                let size =
-                    size.as_u64().with_context(|| format!("{key:?} is no whole number, but {size}"))?;
+                let size = size.as_u64().with_context(|| format!("{key:?} is not a whole number: {size}"))?;
                 Ok::<_, anyhow::Error>(Some(size as usize))
             }
             None => fields.size(outer),

@@ -119,7 +119,7 @@ impl EncoderConfig {
             found.heads
         );
         ensure!(found.layers <= MAX_LAYERS, "{} layers exceed the limit of {MAX_LAYERS}", found.layers);
-        ensure!(found.context > 0, "the model has no positions");
+        ensure!(found.context > 0, "the context of the model is 0, but must be at least 1");
         Ok(Some(found))
     }
 

@@ -86,7 +86,7 @@ pub(super) fn check(content: &Content, number: u32, count: u32) -> Result<()> {
 /// Returns a number of the metadata, which writers store as different types of integers.
 fn declared(content: &Content, key: &str) -> Result<Option<u32>> {
     let number = content.metadata.get(key).map(|value| value.to_u64()).transpose();
-    let number = number.with_context(|| format!("{key} is no whole number"))?;
+    let number = number.with_context(|| format!("{key} is not a whole number"))?;
     number.map(|number| u32::try_from(number).with_context(|| format!("{key} is {number}"))).transpose()
 }
 

@@ -149,7 +149,7 @@ fn join_packed(
     let [outputs, inputs] = if layout.inputs_first { [columns, rows] } else { [rows, columns] };
     let oriented = |groups: usize| if layout.inputs_first { [groups, outputs] } else { [outputs, groups] };
     let Format::Floats(scale_type) = scales.format else {
-        bail!("{file}: '{scale_name}' is no tensor of floats")
+        bail!("{file}: '{scale_name}' is not a tensor of floats")
     };
     check_scales(&scale_name, scale_type)?;
     let count = match (layout.inputs_first, &scales.shape[..]) {

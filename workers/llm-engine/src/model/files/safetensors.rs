@@ -73,10 +73,10 @@ pub(super) fn header(file: &mut File, number: usize) -> Result<Vec<(String, Tens
 /// Reads a JSON file.
 ///
 /// # Errors
-/// Returns an error that names the file if it cannot be read or is no JSON.
+/// Returns an error that names the file if it cannot be read or is not JSON.
 pub(super) fn json(path: &Path) -> Result<Value> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    python_json::parse(&text).with_context(|| format!("{} is no JSON", path.display()))
+    python_json::parse(&text).with_context(|| format!("{} is not JSON", path.display()))
 }
 
 /// Returns the safetensors files of a folder: those listed in its index, or the only one.
@@ -94,10 +94,10 @@ pub(super) fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
     match with("safetensors").collect::<Vec<_>>()[..] {
         [only] => Ok(vec![only.clone()]),
         [] if with("gguf").next().is_some() => {
-            bail!("{} holds GGUF files: give one of them", folder.display())
+            bail!("{} contains GGUF files; pass the path of one of them", folder.display())
         }
-        [] => bail!("{} holds no safetensors files and no {INDEX}", folder.display()),
-        _ => bail!("{} holds several safetensors files, but no {INDEX}", folder.display()),
+        [] => bail!("{} contains neither safetensors files nor {INDEX}", folder.display()),
+        _ => bail!("{} has several safetensors files, but no {INDEX}; download it, too", folder.display()),
     }
 }
 
@@ -106,12 +106,12 @@ fn weight_files_of_index(folder: &Path, index: &Path) -> Result<Vec<PathBuf>> {
     let map = index_json["weight_map"].as_object();
     let map = map.with_context(|| format!("{} has no \"weight_map\"", index.display()))?;
     let names: Option<BTreeSet<&str>> = map.values().map(Value::as_str).collect();
-    let names = names.with_context(|| format!("{} names files that are no text", index.display()))?;
-    ensure!(!names.is_empty(), "{} names no files", index.display());
+    let names = names.with_context(|| format!("{} has a file name that is not text", index.display()))?;
+    ensure!(!names.is_empty(), "{} names no files; download it again", index.display());
     let path = |name: &str| {
         let path = folder.join(name);
         let inside = Path::new(name).file_name().is_some_and(|last| last == name);
-        ensure!(inside && path.exists(), "{} names {name:?}, which is not beside it", index.display());
+        ensure!(inside && path.exists(), "{} names {name:?}, which is not in its folder", index.display());
         Ok(path)
     };
     names.into_iter().map(path).collect()

@@ -165,7 +165,7 @@ impl VisionConfig {
         let list = |name: &str| -> Result<Vec<usize>> {
             let Some(list) = fields.value(name) else { return Ok(Vec::new()) };
             let list: Vec<usize> = serde_json::from_value(list.clone())
-                .with_context(|| format!("{name:?} is no list of layers"))?;
+                .with_context(|| format!("{name:?} is not a list of layers"))?;
             match list.iter().find(|layer| **layer >= layers) {
                 Some(outside) => bail!("{name:?} has {outside}, but must have less than the {layers} layers"),
                 None => Ok(list),

@@ -346,7 +346,7 @@ impl Dit {
             Some(table) => {
                 let side = self.config.position_side;
                 if sizes.height > side || sizes.width > side {
-                    bail!("an image of {} x {} tokens: at most {side} per side", sizes.width, sizes.height)
+                    bail!("{} x {} tokens exceed {side} per side; reduce the size", sizes.width, sizes.height)
                 }
                 let (top, left) = ((side - sizes.height) / 2, (side - sizes.width) / 2);
                 let own = table.narrow(0, top, sizes.height)?.narrow(1, left, sizes.width)?;

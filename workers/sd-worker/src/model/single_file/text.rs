@@ -166,7 +166,7 @@ impl TextFiles<'_> {
     fn missing<T>(&self, name: &str, flag: &str) -> Result<T> {
         let (path, network) = (self.weights.path().display(), self.network);
         Err(Error::model(format!(
-            "{path} holds {network} without text encoder; give a file of {name} with {flag}"
+            "{path} holds {network} without a text encoder; set {flag} to a file of {name}"
         )))
     }
 

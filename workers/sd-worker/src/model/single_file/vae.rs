@@ -30,7 +30,7 @@ pub(in super::super) fn own_vae(
         Some(prefix) => original_vae(weights, prefix, scaling_factor),
         None => {
             let (path, names) = (weights.path().display(), VAES.join("* or "));
-            Err(Error::model(format!("{path} holds no VAE ({names}*); give a file of one with --vae")))
+            Err(Error::model(format!("{path} holds no VAE ({names}*); set --vae to a file with one")))
         }
     }
 }
