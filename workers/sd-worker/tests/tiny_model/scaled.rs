@@ -32,3 +32,18 @@ pub fn scaled(weights: &HashMap<String, Tensor>, prefix: &str) -> Outcome<HashMa
     file.insert(format!("{prefix}scaled_fp8"), Tensor::zeros(0, DType::F8E4M3, &Device::Cpu)?);
     Ok(file)
 }
+
+/// Returns a file of [`scaled`] with the names of newer files, in which each layer has a mark.
+pub fn with_layer_marks(file: &HashMap<String, Tensor>) -> Outcome<HashMap<String, Tensor>> {
+    let mut marked = HashMap::new();
+    for (name, tensor) in file.iter().filter(|(name, _)| !name.ends_with("scaled_fp8")) {
+        if let Some(layer) = name.strip_suffix(".scale_weight") {
+            let text = br#"{"format": "float8_e4m3fn", "full_precision_matrix_mult": true}"#;
+            let text = Tensor::new(&text[..], &Device::Cpu)?;
+            marked.insert(format!("{layer}.comfy_quant"), text);
+        }
+        let name = name.replace(".scale_weight", ".weight_scale").replace(".scale_input", ".input_scale");
+        marked.insert(name, tensor.clone());
+    }
+    Ok(marked)
+}

@@ -6,7 +6,7 @@ use sd_worker::model::FileOptions;
 
 use crate::files::Files;
 use crate::fixture::Outcome;
-use crate::tiny_model::scaled::scaled;
+use crate::tiny_model::scaled::{scaled, with_layer_marks};
 
 const NAMES: [&str; 2] = ["transformer", "t5xxl"];
 
@@ -29,8 +29,42 @@ fn images_of_scaled_files_agree_with_diffusers() -> Outcome {
     let pipeline = files.load(files.options())?;
     let (most, _) = files.levels(&pipeline, "flux_scaled")?;
     assert!(most <= 1, "{most} levels away");
+    for name in NAMES {
+        let file = with_layer_marks(&scaled(files.weights(name), "")?)?;
+        candle_core::safetensors::save(&file, files.path(name))?;
+    }
+    let (most, _) = files.levels(&files.load(files.options())?, "flux_scaled")?;
+    assert!(most <= 1, "{most} levels away with marks of layers");
     // The factors have an effect, and so has f8.
     assert!(files.levels(&pipeline, "flux_files")?.0 > 1);
+    Ok(())
+}
+
+#[test]
+fn wrong_marks_of_layers_are_refused() -> Outcome {
+    let files = Files::of("flux_files")?;
+    let whole = with_layer_marks(&scaled(files.weights("transformer"), "")?)?;
+    let layer = "double_blocks.1.img_attn.qkv";
+    let (mark, factor) = (format!("{layer}.comfy_quant"), format!("{layer}.weight_scale"));
+    let text = |text: &str| Tensor::new(text.as_bytes(), &Device::Cpu);
+    let only = "but only float8_e4m3fn and float8_e5m2 are supported";
+    for (changed, value, part) in [
+        (&factor, None, format!("{layer}.weight is stored in f8 and has no factor {factor}, which {mark}")),
+        (&mark, Some(text(r#"{"format": "nvfp4"}"#)?), format!("{mark} names the format \"nvfp4\", {only}")),
+        (&mark, Some(text("{}")?), format!("{mark} names the format null, {only}")),
+        (&mark, Some(text("{")?), format!("{mark}: EOF while parsing")),
+        (&mark, Some(text(&" ".repeat(70_000))?), format!("{mark} has 70000 bytes; at most 65536")),
+        (&mark, Some(Tensor::ones(2, DType::F32, &Device::Cpu)?), format!("{mark}: unexpected dtype")),
+    ] {
+        let mut file = whole.clone();
+        match value {
+            Some(value) => file.insert(changed.clone(), value),
+            None => file.remove(changed),
+        };
+        candle_core::safetensors::save(&file, files.path("transformer"))?;
+        let error = files.error(files.options())?;
+        assert!(error.contains(&part), "{part}: {error}");
+    }
     Ok(())
 }
 
