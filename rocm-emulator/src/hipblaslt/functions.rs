@@ -239,7 +239,7 @@ c_functions! {
         }
         let work = move |memory: &_, threads| {
             if needed > 0 {
-                problem.spoil(memory, at, needed)?;
+                problem.overwrite_workspace(memory, at, needed)?;
             }
             // SAFETY: the stream keeps live memory mapped while its work runs, and the runtime holds no references
             // into it.

@@ -1,5 +1,5 @@
 //! Communicators: one per rank. A handle is a number, so that an invalid handle causes an error instead of a crash.
-use super::segment::{Life, MAX_RANKS, Segment};
+use super::segment::{MAX_RANKS, RankState, Segment};
 use super::types::{Config, MAGIC, Result, Status, StatusError, UniqueId, reject};
 use crate::runtime::{ErrorCode, Handles, runtime};
 use parking_lot::{Mutex, MutexGuard};
@@ -94,7 +94,7 @@ pub fn remove(handle: *mut c_void, is_abort: bool) -> Result<()> {
     // The others keep an earlier failure as the reason.
     match removed.failure.get() {
         Some(_) => removed.segment.notify(),
-        None => removed.segment.set_life(if is_abort { Life::Aborted } else { Life::Destroyed }),
+        None => removed.segment.set_state(if is_abort { RankState::Aborted } else { RankState::Destroyed }),
     }
     Ok(())
 }
@@ -105,11 +105,11 @@ impl Communicator {
         self.position.lock()
     }
 
-    /// Records the first failure, and publishes the state `life` to the other ranks.
-    pub fn fail(&self, life: Life, status: Status, reason: impl Into<Vec<u8>>) {
+    /// Records the first failure, and publishes `state` to the other ranks.
+    pub fn fail(&self, state: RankState, status: Status, reason: impl Into<Vec<u8>>) {
         let text = CString::new(reason).unwrap_or_default();
         if self.failure.set((status, text)).is_ok() {
-            self.segment.set_life(life);
+            self.segment.set_state(state);
         }
     }
 
@@ -146,7 +146,7 @@ impl Communicator {
             self.check_others(0..self.ranks, |_| !self.segment.have_all_joined());
         }
         if let (None, Some(text)) = (self.failure(), self.segment.disagreement()) {
-            self.fail(Life::Failed, Status::InvalidUsage, text);
+            self.fail(RankState::Failed, Status::InvalidUsage, text);
         }
         match self.failure() {
             Some((status, _)) => *status,
@@ -160,10 +160,11 @@ impl Communicator {
         let others: Vec<usize> = ranks.into_iter().filter(|rank| *rank != self.rank).collect();
         let awaited = others.iter().fold(0, |bits, rank| bits | 1 << rank);
         self.awaited.store(awaited, Ordering::Relaxed);
-        for (rank, text) in others.into_iter().filter_map(|rank| Some((rank, self.segment.end_of(rank)?))) {
+        for (rank, text) in others.into_iter().filter_map(|rank| Some((rank, self.segment.end_reason(rank)?)))
+        {
             // It may have done its part before it ended.
             if still_waits(rank) {
-                return self.fail(Life::Active, Status::RemoteError, text);
+                return self.fail(RankState::Active, Status::RemoteError, text);
             }
         }
     }

@@ -29,7 +29,7 @@ const FOLDER: &str = "/dev/shm";
 /// State of a rank, as the others see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Life {
+pub enum RankState {
     Active = 0,
     Destroyed = 1,
     Aborted = 2,
@@ -37,9 +37,9 @@ pub enum Life {
     Died = 4,
 }
 
-impl Life {
+impl RankState {
     /// Final states of a rank, with the words for errors.
-    const ENDS: [(Self, &str); 4] = [
+    const FINAL_STATES: [(Self, &str); 4] = [
         (Self::Destroyed, "has destroyed its communicator"),
         (Self::Aborted, "has aborted its communicator"),
         (Self::Failed, "has failed"),
@@ -53,8 +53,8 @@ pub struct Rank {
     /// Number of ranks that the rank was started with; 0 until it has joined.
     pub ranks: AtomicU32,
     pub process: AtomicU32,
-    /// A [`Life`].
-    life: AtomicU32,
+    /// A [`RankState`].
+    state: AtomicU32,
     /// Number of parts that the rank has published.
     pub published: AtomicU64,
     /// Number of parts that the rank has read from all ranks.
@@ -252,18 +252,18 @@ impl Segment {
     }
 
     /// Publishes the state of this rank.
-    pub fn set_life(&self, life: Life) {
-        self.rank(self.rank).life.store(life as u32, Ordering::Release);
+    pub fn set_state(&self, state: RankState) {
+        self.rank(self.rank).state.store(state as u32, Ordering::Release);
         self.notify();
     }
 
     /// Returns the reason why a rank can make no further progress; `None` if it can.
-    pub fn end_of(&self, rank: usize) -> Option<String> {
-        let state = self.rank(rank);
-        let process = state.process.load(Ordering::Relaxed);
+    pub fn end_reason(&self, rank: usize) -> Option<String> {
+        let shared = self.rank(rank);
+        let process = shared.process.load(Ordering::Relaxed);
         let of = |what: &str| Some(format!("rank {rank} (process {process}) {what}"));
-        let life = state.life.load(Ordering::Acquire);
-        match Life::ENDS.iter().find(|(end, _)| *end as u32 == life) {
+        let state = shared.state.load(Ordering::Acquire);
+        match RankState::FINAL_STATES.iter().find(|(end, _)| *end as u32 == state) {
             Some((_, what)) => of(what),
             None if self.has_joined(rank) && rank != self.rank && !self.is_open_in(rank) => of("has ended"),
             None => None,

@@ -3,7 +3,7 @@ use super::call::{Call, Described};
 use super::communicator::{Communicator, Position};
 use super::exchange::{Message, Step};
 use super::reduce::reduce;
-use super::segment::Life;
+use super::segment::RankState;
 use super::types::{Kind, Status};
 use crate::rocblas::require;
 use crate::runtime::{self, CollectiveFault, FaultOfRank, HipError, Result, ResumableWork};
@@ -121,11 +121,11 @@ impl Work {
             match fault.kind {
                 CollectiveFault::Dies => {
                     let text = format!("rank {rank} has ended (injected fault)");
-                    communicator.fail(Life::Died, Status::SystemError, text);
+                    communicator.fail(RankState::Died, Status::SystemError, text);
                 }
                 CollectiveFault::Async => {
                     let text = format!("rank {rank} has failed in call {number} (injected fault)");
-                    communicator.fail(Life::Active, Status::SystemError, text);
+                    communicator.fail(RankState::Active, Status::SystemError, text);
                 }
                 CollectiveFault::Late => return Ok(Running::Late(fault)),
                 CollectiveFault::Count => counted = 1,
@@ -177,7 +177,7 @@ impl Work {
         if let Some(other) = (1..*ranks).find(|other| described(*other) != described(0)) {
             let (first, second) = (Described(described(0)), Described(described(other)));
             let text = format!("rank 0 calls {first}, but rank {other} {second}");
-            self.communicator.fail(Life::Active, Status::InvalidUsage, text);
+            self.communicator.fail(RankState::Active, Status::InvalidUsage, text);
             return Ok(false);
         }
         // SAFETY: all ranks have published the part and do not change it, and the receive buffer was checked.
@@ -248,7 +248,7 @@ impl Work {
                     Step::Waiting => {}
                     Step::Moved => has_moved = true,
                     Step::Disagreement(text) => {
-                        communicator.fail(Life::Failed, Status::InvalidUsage, text);
+                        communicator.fail(RankState::Failed, Status::InvalidUsage, text);
                         return Ok(false);
                     }
                 }
@@ -287,7 +287,7 @@ impl ResumableWork for Work {
         let advanced = self.advance(&mut state, &mut communicator.position());
         let failed = |error: &HipError| {
             let text = format!("rank {} has failed: {}", communicator.rank, error.detail);
-            communicator.fail(Life::Failed, Status::UnhandledCudaError, text);
+            communicator.fail(RankState::Failed, Status::UnhandledCudaError, text);
         };
         match advanced {
             Ok(false) => false,

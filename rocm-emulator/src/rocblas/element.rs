@@ -252,7 +252,7 @@ mod tests {
         f16::narrow(value)
     }
 
-    fn brain_of(value: f64) -> bf16 {
+    fn bf16_of(value: f64) -> bf16 {
         bf16::narrow(value)
     }
 
@@ -263,10 +263,10 @@ mod tests {
         assert_eq!(half_of(1.0 + 2f64.powi(-11)).to_bits(), f16::ONE.to_bits());
         assert_eq!(half_of(more + 2f64.powi(-11)).to_bits(), f16::ONE.to_bits() + 1);
         assert_eq!(half_of(-more - 2f64.powi(-11)).to_bits(), f16::NEG_ONE.to_bits() + 1);
-        assert_eq!(brain_of(1.0 + 2f64.powi(-8)).to_bits(), bf16::ONE.to_bits());
-        assert_eq!(brain_of(more + 2f64.powi(-8)).to_bits(), bf16::ONE.to_bits() + 1);
+        assert_eq!(bf16_of(1.0 + 2f64.powi(-8)).to_bits(), bf16::ONE.to_bits());
+        assert_eq!(bf16_of(more + 2f64.powi(-8)).to_bits(), bf16::ONE.to_bits() + 1);
         assert_eq!(half_of(1e300), f16::INFINITY);
-        assert_eq!(brain_of(-f64::MAX), bf16::NEG_INFINITY);
+        assert_eq!(bf16_of(-f64::MAX), bf16::NEG_INFINITY);
         assert_eq!(half_of(-1e-300).to_bits(), f16::NEG_ZERO.to_bits());
         assert!(half_of(f64::NAN).is_nan());
     }

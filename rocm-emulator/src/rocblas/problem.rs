@@ -236,7 +236,7 @@ impl Problem {
     }
 
     /// Overwrites the product's workspace, so that a program that keeps other data there fails.
-    pub fn spoil(&self, memory: &AddressSpace, address: usize, bytes: usize) -> Result<()> {
+    pub fn overwrite_workspace(&self, memory: &AddressSpace, address: usize, bytes: usize) -> Result<()> {
         self.require(memory, "the workspace", address, bytes, 1, 0, true)?;
         memory.note_written(address as u64, bytes as u64);
         let place = std::ptr::with_exposed_provenance_mut::<u8>(address);

@@ -129,10 +129,10 @@ impl Runtime {
     pub fn launch_graph(&self, stream: &Stream, graph: &Arc<Graph>) -> Result<()> {
         stream.refuse_in_capture("launching a graph")?;
         let device: &Device = self.device(stream.device)?;
-        if let Some(stall) = injection::launching() {
+        if let Some(stall) = injection::next_launch_stall() {
             device.submit(stream, Command::Stall(stall))?;
         }
-        let is_stale = injection::replaying();
+        let is_stale = injection::next_replay_is_stale();
         self.launches.fetch_add(graph.launches as u64, atomic::Ordering::Relaxed);
         device.submit(stream, Command::Replay { graph: Arc::clone(graph), is_stale })
     }

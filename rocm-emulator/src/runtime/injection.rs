@@ -119,7 +119,7 @@ pub fn called(function: &str) -> Result<()> {
 ///
 /// # Errors
 /// `OutOfMemory` if it exceeds the injected limit.
-pub fn requested(bytes: usize) -> Result<()> {
+pub fn check_allocation(bytes: usize) -> Result<()> {
     if !ACTIVE.load(Ordering::Acquire) {
         return Ok(());
     }
@@ -136,7 +136,7 @@ pub fn requested(bytes: usize) -> Result<()> {
 ///
 /// # Errors
 /// `InvalidValue` if it exceeds the injected limit.
-pub fn copying_pageable(bytes: usize) -> Result<()> {
+pub fn check_pageable_copy(bytes: usize) -> Result<()> {
     if ACTIVE.load(Ordering::Acquire) {
         let limit = STATE.lock().injection.pageable;
         if limit.is_some_and(|limit| bytes as u64 > limit) {
@@ -150,7 +150,7 @@ pub fn copying_pageable(bytes: usize) -> Result<()> {
 ///
 /// # Errors
 /// `NoBinaryForGpu` if the injected faults refuse the target.
-pub fn loading(target: &str) -> Result<()> {
+pub fn check_code_object(target: &str) -> Result<()> {
     if ACTIVE.load(Ordering::Acquire) && STATE.lock().injection.refused.as_deref() == Some(target) {
         bail!(NoBinaryForGpu, "code objects for {target} do not load (injected fault)");
     }
@@ -174,7 +174,7 @@ impl Stall {
 }
 
 /// Counts a launch. Returns the stall to enqueue before it if it is the injected one.
-pub fn launching() -> Option<Stall> {
+pub fn next_launch_stall() -> Option<Stall> {
     if !ACTIVE.load(Ordering::Acquire) {
         return None;
     }
@@ -184,7 +184,7 @@ pub fn launching() -> Option<Stall> {
 }
 
 /// Counts a launch of a graph. Returns true if it is to execute nothing.
-pub fn replaying() -> bool {
+pub fn next_replay_is_stale() -> bool {
     if !ACTIVE.load(Ordering::Acquire) {
         return false;
     }

@@ -268,7 +268,7 @@ impl Runtime {
         let device = self.device(stream.device)?;
         // A launch that is captured counts when its graph is launched.
         if stream.capture().is_none() {
-            if let Some(stall) = injection::launching() {
+            if let Some(stall) = injection::next_launch_stall() {
                 device.submit(stream, Command::Stall(stall))?;
             }
             self.launches.fetch_add(1, atomic::Ordering::Relaxed);

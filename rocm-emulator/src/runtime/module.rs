@@ -38,7 +38,7 @@ impl Module {
     /// `OutOfMemory` if the host lacks memory for it.
     pub fn load(memory: &Memory, device: usize, arch: &'static ArchSpec, bytes: &[u8]) -> Result<Self> {
         let object = CodeObject::parse(bytes)?;
-        injection::loading(object.target.processor)?;
+        injection::check_code_object(object.target.processor)?;
         if !object.target.runs_on(arch.name(), arch.generic, arch.gcn_arch_name) {
             return Err(CodeObjectError::WrongTarget {
                 object: object.target.to_string(),

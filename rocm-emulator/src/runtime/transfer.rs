@@ -86,7 +86,7 @@ impl Runtime {
         check_direction(direction, to, from)?;
         for (found, bytes) in [(to, target_bytes), (from, source_bytes)] {
             if found.is_none_or(|found| found.kind == Kind::Registered) {
-                injection::copying_pageable(bytes)?;
+                injection::check_pageable_copy(bytes)?;
             }
         }
         if matches!(to.map(|found| found.kind), Some(Kind::Code { writable: false, .. })) {

@@ -110,7 +110,7 @@ impl Memory {
     /// # Errors
     /// `OutOfMemory` if the device's total would be exceeded or the host lacks memory.
     pub fn allocate_device(&self, device: usize, len: usize) -> Result<usize> {
-        injection::requested(len)?;
+        injection::check_allocation(len)?;
         let charged = charge(len);
         {
             let mut table = self.table.write();
