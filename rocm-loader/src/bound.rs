@@ -18,34 +18,34 @@ pub fn bound_device() -> Option<i32> {
 }
 
 /// Records that `hipSetDevice(device)` returned `code` on this thread.
-pub(crate) fn chosen(device: i32, code: hipError_t) {
+pub(crate) fn record_device(device: i32, code: hipError_t) {
     BOUND.set((code == hipError_t_hipSuccess).then_some(device));
 }
 
 /// Records that a call of this thread may have changed its device.
-pub(crate) fn forget() {
+pub(crate) fn invalidate() {
     BOUND.set(None);
 }
 
 /// Runs after each forwarded call, with the function's name, the result and the arguments.
 macro_rules! after {
     (hipSetDevice $code:ident $device:ident) => {
-        $crate::bound::chosen($device, $code)
+        $crate::bound::record_device($device, $code)
     };
     (hipDeviceReset $($any:ident)*) => {
-        $crate::bound::forget()
+        $crate::bound::invalidate()
     };
     (hipCtxCreate $($any:ident)*) => {
-        $crate::bound::forget()
+        $crate::bound::invalidate()
     };
     (hipCtxDestroy $($any:ident)*) => {
-        $crate::bound::forget()
+        $crate::bound::invalidate()
     };
     (hipCtxSetCurrent $($any:ident)*) => {
-        $crate::bound::forget()
+        $crate::bound::invalidate()
     };
     (hipDevicePrimaryCtxRelease $($any:ident)*) => {
-        $crate::bound::forget()
+        $crate::bound::invalidate()
     };
     ($($any:ident)*) => {};
 }
@@ -58,13 +58,13 @@ mod tests {
     #[test]
     fn only_a_successful_hip_set_device_binds_and_only_its_thread() {
         assert_eq!(bound_device(), None);
-        chosen(1, hipError_t_hipSuccess);
+        record_device(1, hipError_t_hipSuccess);
         assert_eq!(bound_device(), Some(1));
         assert_eq!(std::thread::spawn(bound_device).join().ok(), Some(None));
-        chosen(0, 101);
+        record_device(0, 101);
         assert_eq!(bound_device(), None);
-        chosen(0, hipError_t_hipSuccess);
-        forget();
+        record_device(0, hipError_t_hipSuccess);
+        invalidate();
         assert_eq!(bound_device(), None);
     }
 }
