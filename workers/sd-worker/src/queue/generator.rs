@@ -59,9 +59,9 @@ pub trait Generators: Send {
 }
 
 /// Generator of a worker with one model.
-pub(super) struct One(pub Box<dyn ImageGenerator>);
+pub(super) struct SingleGenerator(pub Box<dyn ImageGenerator>);
 
-impl Generators for One {
+impl Generators for SingleGenerator {
     fn select(&mut self, _: usize) -> Result<&mut dyn ImageGenerator, Failure> {
         Ok(&mut *self.0)
     }

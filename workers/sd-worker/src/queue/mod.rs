@@ -12,7 +12,7 @@ use model_thread::ModelThread;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 pub use events::{Event, Failure, Images, Options, SubmitError};
-use generator::One;
+use generator::SingleGenerator;
 pub use generator::{Generators, ImageGenerator, computes};
 pub use shared::Status;
 use shared::{QueueEntry, Shared};
@@ -39,7 +39,7 @@ impl Queue {
         options: Options,
         on_failure: impl FnOnce(&str) + Send + 'static,
     ) -> std::io::Result<Self> {
-        Self::start_several(Box::new(One(generator)), options, on_failure)
+        Self::start_several(Box::new(SingleGenerator(generator)), options, on_failure)
     }
 
     /// Like [`Self::start`], for several models.

@@ -73,14 +73,14 @@ fn x0(prediction: Prediction, Level { alpha, sigma }: Level) -> [f64; 2] {
 }
 
 /// Returns the ratios of an ancestral step: the one to go down to, and that of the noise to add (DDIM with η = 1).
-pub(super) fn down_and_up(from: f64, to: f64) -> (f64, f64) {
+pub(super) fn ancestral_ratios(from: f64, to: f64) -> (f64, f64) {
     let up = (to * to * (from * from - to * to) / (from * from)).max(0.0).sqrt().min(to);
     ((to * to - up * up).sqrt(), up)
 }
 
 /// Returns a step of first order with ancestral noise, and the factor of the noise.
 pub(super) fn ancestral(from: Level, to: Level) -> (Coefficients, f64) {
-    let (down, up) = down_and_up(from.ratio(), to.ratio());
+    let (down, up) = ancestral_ratios(from.ratio(), to.ratio());
     (first_order_to(from, to, down), to.alpha * up)
 }
 

@@ -3,7 +3,7 @@
 use super::config::Prediction;
 use super::grid::{Grid, Level};
 use super::method::Method;
-use super::step::{Coefficients, Step, ancestral, back, down_and_up, first_order, step, step_at};
+use super::step::{Coefficients, Step, ancestral, ancestral_ratios, back, first_order, step, step_at};
 
 /// Returns the steps of a method from level `start` on.
 pub(super) fn steps(prediction: Prediction, method: Method, grid: &Grid, start: usize) -> Vec<Step> {
@@ -33,7 +33,7 @@ pub(super) fn steps(prediction: Prediction, method: Method, grid: &Grid, start: 
             }
             _ => {
                 let (down, up) = match method {
-                    Method::Dpm2Ancestral => down_and_up(a, b),
+                    Method::Dpm2Ancestral => ancestral_ratios(a, b),
                     _ => (b, 0.0),
                 };
                 let between = middle(down);

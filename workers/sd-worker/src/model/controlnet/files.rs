@@ -19,7 +19,7 @@ use crate::{Error, Result};
 /// Start of the names in files that also contain the UNet.
 const PREFIX: &str = "control_model.";
 /// Part of the names of files whose residuals are averaged, as in A1111. No tensor shows it.
-const AVERAGES: &str = "shuffle";
+const AVERAGED_NAME: &str = "shuffle";
 /// Weight file of diffusers that is not supported.
 const PICKLED: &str = "diffusion_pytorch_model.bin";
 
@@ -111,6 +111,6 @@ fn file(path: &Path, unet: &UNetConfig) -> Result<(ControlNetConfig, Component)>
         None => return Err(bad(format!("holds {}; a ControlNet is required", single_file::found(&weights)))),
     };
     let mut config = ControlNetConfig::from_shapes(&component, unet).map_err(bad)?;
-    config.averages = path.file_name().is_some_and(|name| name.to_string_lossy().contains(AVERAGES));
+    config.averages = path.file_name().is_some_and(|name| name.to_string_lossy().contains(AVERAGED_NAME));
     Ok((config, component))
 }

@@ -318,12 +318,12 @@ impl Dit {
         if let Some(layout) = kept.as_ref().filter(|layout| layout.sizes == sizes) {
             return Ok(layout.clone());
         }
-        let layout = Arc::new(self.laid_out(sizes)?);
+        let layout = Arc::new(self.compute_layout(sizes)?);
         *kept = Some(layout.clone());
         Ok(layout)
     }
 
-    fn laid_out(&self, sizes: Sizes) -> Result<Layout> {
+    fn compute_layout(&self, sizes: Sizes) -> Result<Layout> {
         let (text, image, batch) = (sizes.text, sizes.image(), sizes.batch);
         let angles = self.angles(sizes);
         let has_angles = angles.len() > 1;
