@@ -71,11 +71,11 @@ pub(super) struct CallReader {
 impl CallReader {
     /// Creates a parser for the text after `mark`.
     pub(super) fn new(format: &'static ToolFormat, mark: &str) -> Self {
-        let phase = Self::behind(mark);
+        let phase = Self::after_mark(mark);
         Self { format, raw: mark.to_owned(), is_list: mark == LIST, phase }
     }
 
-    fn behind(mark: &str) -> Phase {
+    fn after_mark(mark: &str) -> Phase {
         match mark {
             OBJECT => Phase::Object(ObjectScan::new()),
             mark => tags::of_mark(mark).map_or(Phase::Start, Phase::Tag),
@@ -252,7 +252,7 @@ impl CallReader {
         // Marks may enclose each other.
         if let Some(mark) = self.format.openers.iter().find(|mark| text.starts_with(**mark)) {
             self.take(held, mark.len());
-            return Flow::To(Self::behind(mark));
+            return Flow::To(Self::after_mark(mark));
         }
         if !ended && (text.is_empty() || is_partial(text, self.format.openers.iter().copied())) {
             return Flow::End(Step::More);
@@ -260,7 +260,7 @@ impl CallReader {
         match text.chars().next() {
             Some('{') => {
                 self.take(held, 1);
-                Flow::To(Self::behind(OBJECT))
+                Flow::To(Self::after_mark(OBJECT))
             }
             Some('[') if !self.is_list => {
                 self.take(held, 1);
@@ -323,7 +323,7 @@ impl CallReader {
             }
             Some('{') if !self.is_list => {
                 self.take(held, 1);
-                Flow::To(Self::behind(OBJECT))
+                Flow::To(Self::after_mark(OBJECT))
             }
             Some(';') if !self.is_list => {
                 let object = text[1..].trim_start();
@@ -331,7 +331,7 @@ impl CallReader {
                     Some('{') => {
                         let len = held.len() - object.len() + 1;
                         self.take(held, len);
-                        Flow::To(Self::behind(OBJECT))
+                        Flow::To(Self::after_mark(OBJECT))
                     }
                     None if !ended => Flow::End(Step::More),
                     _ => Flow::End(Step::Done),
