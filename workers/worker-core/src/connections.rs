@@ -9,11 +9,11 @@ use tokio::task::{AbortHandle, JoinSet};
 /// Pause after an error of `accept` that closing a connection does not solve.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// Number of connections above the limit that are accepted for monitoring.
-const RESERVED: usize = 16;
+const RESERVED_CONNECTIONS: usize = 16;
 /// Number of open files that are reserved for everything except connections.
-const OTHER_FILES: usize = 64;
+const RESERVED_FILES: usize = 64;
 /// Limit of open files if the system does not report it.
-const USUAL_FILES: usize = 1024;
+const DEFAULT_FILE_LIMIT: usize = 1024;
 
 /// Number of requests of a connection whose responses have not been sent.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +72,7 @@ impl Connections {
         }
         match self.open.len().checked_sub(self.limit) {
             None => Admission::Full,
-            Some(above) if above < RESERVED => Admission::Monitoring,
+            Some(above) if above < RESERVED_CONNECTIONS => Admission::Monitoring,
             Some(_) => Admission::Refused,
         }
     }
@@ -117,8 +117,8 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 fn limit_for_files(limits: &str) -> usize {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     let soft = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
-    let files = soft.unwrap_or(USUAL_FILES);
-    files.saturating_sub(OTHER_FILES + RESERVED).max(files / 2).max(1)
+    let files = soft.unwrap_or(DEFAULT_FILE_LIMIT);
+    files.saturating_sub(RESERVED_FILES + RESERVED_CONNECTIONS).max(files / 2).max(1)
 }
 
 #[cfg(test)]
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(connections.admit(), Admission::Full, "the idle one is closed");
         assert_eq!(connections.open.len(), 1);
         let mut busy = vec![add(&mut connections).open()];
-        for _ in 0..RESERVED {
+        for _ in 0..RESERVED_CONNECTIONS {
             assert_eq!(connections.admit(), Admission::Monitoring);
             busy.push(add(&mut connections).open());
         }
