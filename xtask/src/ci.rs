@@ -8,7 +8,7 @@ use clap::builder::PossibleValuesParser;
 
 use crate::process::{self, cargo};
 use crate::software_gpu::{self, SoftwareGpu};
-use crate::test_programs::{self, Summary, side_by_side};
+use crate::test_programs::{self, Summary, run_in_parallel};
 use crate::{
     compiler, conformance, demo, docs, downstream, flash_attn, kernels, licenses, lines, serve, setup,
     stress, upstream_tests, validate,
@@ -290,7 +290,7 @@ fn fuzz(run: &mut Run) -> Result<()> {
     let mut build = run.cargo(&["test", "--quiet", "--no-run"]);
     let program = process::test_program(build.args(["--test", "differential"]), "")?;
     let gpus: Vec<_> = SOFTWARE_GPUS.iter().skip(1).chain(SHUFFLED).collect();
-    let outputs = side_by_side(&gpus, |gpu| {
+    let outputs = run_in_parallel(&gpus, |gpu| {
         let mut command = process::command::<&str>(&program, &[]);
         gpu.apply_to(&mut command);
         let (is_passed, output) = test_programs::output(&mut command)?;

@@ -8,7 +8,7 @@ use crate::harness::Results;
 use crate::process::{self, cargo};
 use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
-use crate::test_programs::side_by_side;
+use crate::test_programs::run_in_parallel;
 
 const PACKAGE: &str = "candle-flash-attn";
 /// Integration test that compares every function with the formula.
@@ -52,7 +52,7 @@ pub fn run_on(archs: &[&str], built: &str, settings: Vec<(&str, String)>) -> Res
     let mut build = cargo(&["test", "--quiet", "--no-run"]);
     build.args(FEATURES).args(["--test", TEST]).env("CANDLE_ROCM_ARCHS", built);
     let program = process::test_program(&mut build, PACKAGE)?;
-    let results = side_by_side(archs, |arch| {
+    let results = run_in_parallel(archs, |arch| {
         let mut command = process::command(&program, &["--color=never"]);
         SoftwareGpu::new(arch).apply_to(&mut command);
         Results::run(command.envs(settings.iter().cloned()), LIMIT)

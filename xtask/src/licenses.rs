@@ -21,7 +21,8 @@ pub fn check() -> Result<()> {
     ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim());
     let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")?;
     let packages = metadata["packages"].as_array().context("cargo metadata listed no packages")?;
-    let refused: Vec<String> = packages.iter().filter_map(|package| refusal(package, &allowed)).collect();
+    let refused: Vec<String> =
+        packages.iter().filter_map(|package| rejection_reason(package, &allowed)).collect();
     if !refused.is_empty() {
         bail!("licenses that deny.toml does not allow:\n  {}", refused.join("\n  "));
     }
@@ -30,7 +31,7 @@ pub fn check() -> Result<()> {
 }
 
 /// Returns the reason why a package's license is rejected; `None` if it is allowed.
-fn refusal(package: &Value, allowed: &[&str]) -> Option<String> {
+fn rejection_reason(package: &Value, allowed: &[&str]) -> Option<String> {
     let name = format!("{} {}", package["name"].as_str()?, package["version"].as_str()?);
     let Some(license) = package["license"].as_str() else {
         return Some(format!("{name}: states no license"));
@@ -50,12 +51,13 @@ fn is_allowed(expression: &Expression, allowed: &[&str]) -> bool {
 mod tests {
     use serde_json::json;
 
-    use super::refusal;
+    use super::rejection_reason;
 
     #[test]
     fn one_allowed_alternative_is_enough_and_all_of_a_conjunction_are_needed() {
         let refused = |license: &str| {
-            refusal(&json!({"name": "a", "version": "1.0.0", "license": license}), &["MIT", "Zlib"]).is_some()
+            rejection_reason(&json!({"name": "a", "version": "1.0.0", "license": license}), &["MIT", "Zlib"])
+                .is_some()
         };
         assert!(!refused("MIT OR GPL-3.0-only"));
         assert!(!refused("GPL-2.0-only/MIT"), "the old form of OR");
@@ -63,6 +65,6 @@ mod tests {
         assert!(refused("MIT AND GPL-3.0-only"));
         assert!(refused("MIT WITH LLVM-exception"), "an exception is named by itself");
         assert!(refused("no license at all"));
-        assert!(refusal(&json!({"name": "a", "version": "1.0.0"}), &["MIT"]).is_some());
+        assert!(rejection_reason(&json!({"name": "a", "version": "1.0.0"}), &["MIT"]).is_some());
     }
 }

@@ -54,7 +54,7 @@ impl fmt::Display for Summary {
 pub fn run(build: &mut Command, variables: &[(&str, &str)], total: &mut Summary) -> Result<()> {
     let messages = process::build_executables(build.arg("--no-run"))?;
     let programs: Vec<_> = messages.iter().filter(|message| message["profile"]["test"] == true).collect();
-    let results = side_by_side(&programs, |message| run_one(message, variables))?;
+    let results = run_in_parallel(&programs, |message| run_one(message, variables))?;
     results.iter().for_each(|(_, _, output)| total.add(output));
     let failed: Vec<_> =
         results.iter().filter(|(_, is_passed, _)| !is_passed).map(|(name, ..)| name.as_str()).collect();
@@ -73,7 +73,10 @@ pub fn variables(archs: &str) -> [(&'static str, &str); 2] {
 ///
 /// # Errors
 /// If `work` fails for an item. The other cores still work on the remaining items.
-pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> Result<R> + Sync) -> Result<Vec<R>> {
+pub fn run_in_parallel<T: Sync, R: Send>(
+    items: &[T],
+    work: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
     let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let lock = || results.lock().unwrap_or_else(PoisonError::into_inner);
     let work_on_next = || -> Result<()> {
@@ -124,23 +127,23 @@ pub fn output(command: &mut Command) -> Result<(bool, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Summary, side_by_side};
+    use super::{Summary, run_in_parallel};
 
     #[test]
     fn results_have_the_order_of_their_items() {
         let items: Vec<u32> = (0..100).collect();
         assert_eq!(
-            side_by_side(&items, |item| Ok(item * 2)).unwrap(),
+            run_in_parallel(&items, |item| Ok(item * 2)).unwrap(),
             (0..200).step_by(2).collect::<Vec<_>>()
         );
         assert!(
-            side_by_side(&items, |item| {
+            run_in_parallel(&items, |item| {
                 anyhow::ensure!(*item != 70, "seventy");
                 Ok(())
             })
             .is_err()
         );
-        assert_eq!(side_by_side(&[], |_: &u32| Ok(())).unwrap(), []);
+        assert_eq!(run_in_parallel(&[], |_: &u32| Ok(())).unwrap(), []);
     }
 
     #[test]

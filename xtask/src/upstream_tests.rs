@@ -19,7 +19,7 @@ use crate::harness::Results;
 use crate::process::{self, cargo};
 use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
-use crate::test_programs::side_by_side;
+use crate::test_programs::run_in_parallel;
 
 pub const PACKAGE: &str = "upstream-tests";
 /// Crates whose tests are run. Each has a folder with the files that its tests read.
@@ -73,7 +73,7 @@ pub fn run_suites(gpus: &[SoftwareGpu], archs: &str, only: &[String]) -> Result<
     let gpus: Vec<_> = gpus.iter().enumerate().collect();
     // Details that are equal on all software GPUs are printed only once.
     let results =
-        side_by_side(&gpus, |(index, gpu)| run_on(gpu, &program, &folder, &suites, only, *index == 0))?;
+        run_in_parallel(&gpus, |(index, gpu)| run_on(gpu, &program, &folder, &suites, only, *index == 0))?;
     results.iter().for_each(|(text, _)| print!("{text}"));
     Ok(results.iter().all(|(_, is_as_expected)| *is_as_expected))
 }

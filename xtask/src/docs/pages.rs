@@ -85,7 +85,7 @@ impl Page {
         Some(if file.is_empty() {
             self.path.clone()
         } else {
-            normal(&self.path.parent().unwrap_or(Path::new("")).join(file))
+            normalize(&self.path.parent().unwrap_or(Path::new("")).join(file))
         })
     }
 
@@ -150,7 +150,7 @@ fn broken(page: &Page, link: &str, pages: &BTreeMap<&Path, &Page>) -> Option<Str
 }
 
 /// Removes `..` from a relative path.
-fn normal(path: &Path) -> PathBuf {
+fn normalize(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut path, part| {
         match part {
             Component::ParentDir => _ = path.pop(),
@@ -190,7 +190,7 @@ impl Commands {
             words.iter().map(String::as_str).skip_while(|word| word.contains('=')).collect();
         match words.as_slice() {
             ["cargo", "xtask", arguments @ ..] => {
-                // `…` and `[--flag]` stand for arguments that the reader chooses.
+                // `…` and `[--flag]` represent arguments that the reader chooses.
                 let given = arguments.iter().filter(|word| !word.starts_with('[') && !word.contains('…'));
                 let parsed = crate::Args::command().try_get_matches_from(["xtask"].iter().chain(given));
                 let error = parsed.err().filter(clap::Error::use_stderr)?;

@@ -78,11 +78,11 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Returns a table of the model's constants for an architecture, next to the values that the benchmark measured.
-pub fn constants_beside(arch: &str, bench: &Value) -> Option<String> {
+pub fn constants_with_measurements(arch: &str, bench: &Value) -> Option<String> {
     let processor = arch.split(':').next()?;
     let constants = Constants::published().ok()?;
     let gpu = constants.gpus.iter().find(|gpu| gpu.arch == processor)?;
-    Some(tables::beside(gpu, bench))
+    Some(tables::with_measurements(gpu, bench))
 }
 
 /// Runs the benchmark on the software GPU, once for each architecture whose counts are needed.

@@ -106,7 +106,7 @@ pub fn constants(constants: &Constants) -> String {
 }
 
 /// Returns the constants of a GPU, each with its source, and the values that a run of the benchmark measured.
-pub fn beside(gpu: &Gpu, bench: &serde_json::Value) -> String {
+pub fn with_measurements(gpu: &Gpu, bench: &serde_json::Value) -> String {
     let rows = bench["results"].as_array();
     let figure = |case: &str, of: &dyn Fn(&serde_json::Value) -> Option<f64>| {
         rows.into_iter().flatten().find(|row| row["case"] == case).and_then(of)

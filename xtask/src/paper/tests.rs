@@ -138,7 +138,7 @@ fn the_cases_furthest_above_their_bound_are_listed() {
     let slow = "| slow f32 1M | 159 | 2.23 | 71.50 | vector | 7/8 | 2 `arithmetic_f32` |";
     assert!(text.contains(slow) && !text.contains("fine"), "{text}");
     let bench = json!({"results": [{"case": "device_copy", "us": 2., "bytes": 8_000_000}]});
-    let beside = tables::beside(&gpu, &bench);
+    let beside = tables::with_measurements(&gpu, &bench);
     assert!(beside.contains("| memory_rate | 3962 | mt4g | 4000 |"), "{beside}");
     assert!(beside.contains("| dispatch_stream | 2.4 | assumed | - |"), "{beside}");
 }

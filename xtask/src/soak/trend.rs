@@ -4,7 +4,7 @@ use super::samples::{FIGURES, LATENCY, MEMORY, Sample};
 /// Share of the samples at the beginning that is left out, because caches and memory pools are still growing.
 const WARM_UP: f64 = 0.25;
 /// Minimum number of samples for a slope.
-const FEWEST: usize = 8;
+const MIN_SAMPLES: usize = 8;
 
 /// Growth of one figure of one process.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ fn growth(samples: &[Sample], process: &'static str, figure: &'static str) -> Op
     let all: Vec<(f64, f64)> =
         of_process.filter_map(|sample| Some((sample.minute / 60.0, *sample.figures.get(figure)?))).collect();
     let points = &all[(all.len() as f64 * WARM_UP) as usize..];
-    if points.len() < FEWEST {
+    if points.len() < MIN_SAMPLES {
         return None;
     }
     let hours = points[points.len() - 1].0 - points[0].0;

@@ -17,7 +17,7 @@ use crate::software_gpu::SoftwareGpu;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Polling interval of waiting threads.
-const TICK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Clients of the language-model worker that a turn warms up with.
 const STREAMS: &str = "16";
 /// Steps of a training that does not end by itself.
@@ -108,7 +108,7 @@ impl Soak<'_> {
     /// Runs all turns until the time is over.
     ///
     /// # Errors
-    /// When a process fails.
+    /// If a process fails.
     pub fn run(&self) -> Result<Outcome> {
         std::fs::create_dir_all(self.folder).with_context(|| self.folder.display().to_string())?;
         // A small cache, so that all its pages have been touched when the warm-up ends.
@@ -171,7 +171,7 @@ impl Soak<'_> {
         let (mut leaked, mut lost) = (0, 0);
         for (number, turn) in TURNS.iter().cycle().enumerate() {
             let left = self.time.saturating_sub(begin.elapsed());
-            if left < TICK || sampling.is_finished() {
+            if left < POLL_INTERVAL || sampling.is_finished() {
                 break;
             }
             *lock(&shared.turn) = turn;
@@ -228,7 +228,7 @@ impl Soak<'_> {
                 if *lock(&shared.has_ended) {
                     return Ok(samples);
                 }
-                thread::sleep(TICK);
+                thread::sleep(POLL_INTERVAL);
             }
             let turn = *lock(&shared.turn);
             let mut add = |process, figures| -> Result<()> {

@@ -151,7 +151,7 @@ impl Report {
         // Times of the software GPU say nothing about hardware.
         let measured = Some(session.out.join(BENCH_JSON)).filter(|_| !driver.starts_with("emulator"));
         let bench = measured.and_then(|file| process::read_json(&file).ok()).unwrap_or_default();
-        Some(format!("\n## {}", paper::constants_beside(arch, &bench)?))
+        Some(format!("\n## {}", paper::constants_with_measurements(arch, &bench)?))
     }
 }
 
