@@ -63,7 +63,8 @@ impl Encoded {
     }
 }
 
-fn check(case: &Case, is_fp8: bool) -> Result<f64> {
+/// Compares a case. The page table has `spare` further columns, which are not read.
+fn check(case: &Case, is_fp8: bool, spare: usize) -> Result<f64> {
     let device = device();
     let mut rng = StdRng::seed_from_u64(case.seed);
     let (key_heads, width) = (case.heads.1, case.widths.0);
@@ -73,7 +74,7 @@ fn check(case: &Case, is_fp8: bool) -> Result<f64> {
     (host.k, host.v) = (k.decoded(is_fp8), v.decoded(is_fp8));
     // Pages in random order. The scales of rows outside of all sequences are NaN.
     let each: Vec<usize> = case.sequences.iter().map(|(_, keys)| keys.div_ceil(PAGE)).collect();
-    let most = each.iter().copied().max().unwrap_or(0).max(1);
+    let most = each.iter().copied().max().unwrap_or(0).max(1) + spare;
     let mut order: Vec<u32> = (0..each.iter().sum::<usize>() as u32 + 2).collect();
     order.shuffle(&mut rng);
     let rows = order.len() * PAGE * key_heads;
@@ -143,7 +144,7 @@ fn check_all(cases: impl IntoIterator<Item = Case>) -> Result<()> {
     for (number, case) in cases.into_iter().enumerate() {
         for is_fp8 in [false, true] {
             for dtype in [DType::F16, DType::BF16] {
-                let error = check(&Case { dtype, seed: number as u64, ..case.clone() }, is_fp8)?;
+                let error = check(&Case { dtype, seed: number as u64, ..case.clone() }, is_fp8, 0)?;
                 worst = worst.max(if dtype == DType::F16 { error } else { error / 8.0 });
             }
         }
@@ -207,6 +208,16 @@ fn encoded_caches_of_long_prompts() -> Result<()> {
         cases.push(Case { heads, window, ..of(&[(100, 300), (90, 90)]) });
     }
     check_all(cases)
+}
+
+/// Contexts so long that the keys of two sequences do not fit into the buffer together, or those of one do not.
+#[test]
+fn encoded_caches_with_space_for_long_contexts() -> Result<()> {
+    let case = Case { heads: (8, 2), widths: (256, 256), ..of(&[(70, 90), (75, 76)]) };
+    for spare in [9_000, 20_000] {
+        check(&case, false, spare)?;
+    }
+    Ok(())
 }
 
 #[test]
