@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process::{self, cargo, command, root};
 use crate::software_gpu::{self, SoftwareGpu};
-use crate::test_programs::{self, side_by_side};
+use crate::test_programs::{self, run_in_parallel};
 use crate::{ci, setup};
 
 /// Page with the tables. Their first column is the family; the others have the names of tests.
@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> Result<()> {
     let program = process::build_programs(build.env("CANDLE_ROCM_ARCHS", &archs))?;
     let tests: BTreeSet<_> = cells.iter().map(Cell::program).collect();
     let tests: Vec<_> = tests.into_iter().collect();
-    let passed = side_by_side(&tests, |(name, test)| {
+    let passed = run_in_parallel(&tests, |(name, test)| {
         let mut command = command(program(name)?, &[test, "--exact"]);
         command.envs(test_programs::variables(&archs)).current_dir(root().join(PACKAGE));
         SoftwareGpu::new(software_gpu::DEFAULT).apply_to(&mut command);
