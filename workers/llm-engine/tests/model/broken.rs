@@ -63,7 +63,7 @@ fn truncated_or_missing_files_are_named() {
     fs::write(&file, wrong).unwrap();
     assert_rejected(folder.path(), &["its header would have"]);
     fs::write(folder.path().join("config.json"), "{").unwrap();
-    assert_rejected(folder.path(), &["config.json", "no JSON"]);
+    assert_rejected(folder.path(), &["config.json", "is not JSON"]);
     fs::remove_file(folder.path().join("config.json")).unwrap();
     assert_rejected(folder.path(), &["cannot read", "config.json"]);
     assert_rejected(&folder.path().join("none.gguf"), &["there is no"]);
