@@ -42,9 +42,9 @@ fn on_one_device(path: &Path, options: LoadOptions) -> Vec<Vec<f32>> {
 
 #[track_caller]
 fn assert_close(path: &Path, ranks: &[usize], options: LoadOptions, bound: f32) {
-    let expected = on_one_device(path, options);
+    let expected = on_one_device(path, options.clone());
     for count in with_devices(ranks) {
-        let found = logits(load(path, count, options).unwrap());
+        let found = logits(load(path, count, options.clone()).unwrap());
         assert_eq!(found.len(), expected.len());
         let mut worst = 0f32;
         for (row, (found, expected)) in found.iter().zip(&expected).enumerate() {

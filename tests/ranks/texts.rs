@@ -57,11 +57,11 @@ fn texts_of(engine: &Engine) -> Vec<Vec<u32>> {
 
 fn assert_same(path: &Path, ranks: &[usize], options: LoadOptions) {
     let device = &devices(1)[0];
-    let whole = llm_engine::model::load_decoder(path, device, options, &mut |_| ()).unwrap();
+    let whole = llm_engine::model::load_decoder(path, device, options.clone(), &mut |_| ()).unwrap();
     let expected = texts(Box::new(whole));
     assert!(expected.iter().all(|tokens| tokens.len() == 14));
     for count in with_devices(ranks) {
-        let found = texts(Box::new(load(path, count, options).unwrap()));
+        let found = texts(Box::new(load(path, count, options.clone()).unwrap()));
         assert_eq!(found, expected, "{} on {count} devices", path.display());
     }
 }
