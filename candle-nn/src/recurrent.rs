@@ -212,7 +212,8 @@ impl HeadSizes {
             (qkv.dims2()?, states.dims4()?);
         let values = value_heads * value_width;
         let key_heads = channels.saturating_sub(values).checked_div(2 * key_width).unwrap_or(0);
-        let are_heads = key_heads > 0 && value_heads.is_multiple_of(key_heads) && value_width > 0;
+        let are_heads =
+            key_heads > 0 && value_heads > 0 && value_heads.is_multiple_of(key_heads) && value_width > 0;
         let matches = are_heads && channels == 2 * key_heads * key_width + values;
         Ok((Self { rows, key_heads, value_heads, key_width, value_width, slots }, matches))
     }

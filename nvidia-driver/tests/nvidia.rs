@@ -590,11 +590,13 @@ fn products_keep_their_types_and_strides() -> Outcome {
         assert_eq!(rocblas::rocblas_set_stream(handle, stream), 0);
         assert_eq!((rocblas::rocblas_get_stream(handle, &mut got), got), (0, stream));
         // A destroyed handle is kept, and reset before it is used again.
+        assert_eq!(rocblas::rocblas_set_atomics_mode(handle, 1), 0);
         assert_eq!(rocblas::rocblas_destroy_handle(handle), 0);
         assert_eq!(rocblas::rocblas_destroy_handle(handle), 1);
         let mut reused = null_mut();
         assert_eq!((rocblas::rocblas_create_handle(&mut reused), reused), (0, handle));
         assert_eq!((rocblas::rocblas_get_pointer_mode(reused, &mut mode), mode), (0, 0));
+        assert_eq!((rocblas::rocblas_get_atomics_mode(reused, &mut mode), mode), (0, 0));
         assert_eq!((rocblas::rocblas_get_stream(reused, &mut got), got), (0, null_mut()));
         let mut other = null_mut();
         assert_eq!(rocblas::rocblas_create_handle(&mut other), 0);

@@ -23,43 +23,50 @@ fn handles_of(device: &Device) -> MutexGuard<'_, Vec<CublasHandle>> {
     device.cublas_handles.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Resets an idle handle of a device to the default stream and to scalars from the host, and returns it.
+/// Resets an idle handle of a device to the default stream and to scalars from the host, and returns it. A handle that
+/// cannot be reset is not used again.
 fn reuse(device: &Device) -> Option<rocblas_handle> {
-    let mut handles = handles_of(device);
-    let idle = handles.iter_mut().find(|handle| handle.is_idle)?;
-    let handle: rocblas_handle = ptr::with_exposed_provenance_mut(idle.address);
+    let address = {
+        let mut handles = handles_of(device);
+        let place = handles.iter().position(|handle| handle.is_idle)?;
+        handles.swap_remove(place).address
+    };
+    let handle: rocblas_handle = ptr::with_exposed_provenance_mut(address);
     // SAFETY: cuBLAS created the handle, and nobody uses it.
-    let status = CUBLAS.call("cublasSetStream", |cublas| unsafe {
-        match ((cublas.set_stream)(handle, null_mut()), (cublas.set_pointer_mode)(handle, 0)) {
-            (0, 0) => (cublas.set_atomics_mode)(handle, 0),
-            (0, failed) | (failed, _) => failed,
-        }
-    });
-    idle.is_idle = status != SUCCESS;
-    (!idle.is_idle).then_some(handle)
+    let statuses = unsafe {
+        [
+            rocblas_set_stream(handle, null_mut()),
+            rocblas_set_pointer_mode(handle, 0),
+            rocblas_set_atomics_mode(handle, 0),
+        ]
+    };
+    if statuses != [SUCCESS; 3] {
+        return None;
+    }
+    handles_of(device).push(CublasHandle { address, is_idle: false });
+    Some(handle)
 }
 
 pub(crate) unsafe extern "C" fn rocblas_create_handle(handle: *mut rocblas_handle) -> rocblas_status {
-    // SAFETY: the caller guarantees a valid pointer, which is read after it was written.
-    let create = || unsafe {
-        CUBLAS.call("cublasCreate", |cublas| match (cublas.create)(handle) {
-            0 => (cublas.set_math_mode)(handle.read(), EXACT_MATH),
-            failed => failed,
-        })
-    };
-    let Some(device) = context::current_device() else { return create() };
-    if let Some(reused) = reuse(device) {
+    let device = context::current_device();
+    if let Some(reused) = device.and_then(reuse) {
         // SAFETY: the caller guarantees a valid pointer.
         unsafe { handle.write(reused) };
         return SUCCESS;
     }
-    let status = create();
-    if status == SUCCESS {
-        // SAFETY: just written.
-        let address = unsafe { handle.read() }.expose_provenance();
+    // SAFETY: the caller guarantees a valid pointer.
+    let status = CUBLAS.call("cublasCreate", |cublas| unsafe { (cublas.create)(handle) });
+    if status != SUCCESS {
+        return status;
+    }
+    // SAFETY: just written.
+    let created = unsafe { handle.read() };
+    if let Some(device) = device {
+        let address = created.expose_provenance();
         handles_of(device).push(CublasHandle { address, is_idle: false });
     }
-    status
+    // SAFETY: a live handle.
+    CUBLAS.call("cublasSetMathMode", |cublas| unsafe { (cublas.set_math_mode)(created, EXACT_MATH) })
 }
 
 /// Keeps the handle for a later call of [`rocblas_create_handle`].

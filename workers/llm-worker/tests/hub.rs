@@ -178,7 +178,7 @@ fn missing_files_are_named() {
         ("org/other", None, "the Hub has no org/other"),
         ("org/name", Some("v2"), "the Hub has no org/name at v2"),
         ("org/name", None, "org/name/FILE.gguf"),
-        ("org/name/other.gguf", None, "has no other.gguf"),
+        ("org/name/other.gguf", None, "has no file other.gguf"),
     ] {
         let error = hub.model(model, revision, &LanguageModel, &mut |_, _| ()).unwrap_err();
         assert!(format!("{error:#}").contains(says), "{model}: {error:#}");

@@ -103,7 +103,7 @@ fn bombs_and_unsupported_files_are_rejected() -> Outcome {
         ("8192 x 8192", &png_with_size(8192, 8192)?, default),
         ("5000 x 5000", &flat, default),
         ("cannot decode", &png_with_size(20, 4000)?, default),
-        ("at most 10", &png, small),
+        ("exceeds the limit of 10", &png, small),
         ("cannot decode", &png[..png.len() / 2], default),
         ("cannot decode", &png[..20], default),
         ("expected PNG, JPEG or WebP", b"GIF89a\x01\x00\x01\x00", default),

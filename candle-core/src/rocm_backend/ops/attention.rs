@@ -349,7 +349,7 @@ impl Launch<'_> {
             return self.enqueue(q, k, v, out, statistics);
         };
         let table_row = pages.1.dims()[1];
-        let Some(each) = sequences_to_decode(self.device, sizes, [k, v], table_row) else {
+        let Some(each) = sequences_to_decode(self.device, sizes, [k, v], table_row)? else {
             return self.enqueue(q, k, v, out, statistics);
         };
         for first in (0..sizes.batches).step_by(each) {
@@ -373,14 +373,8 @@ impl Launch<'_> {
             };
             let sizes = Sizes { batches, ..*sizes };
             let sequences = AttentionSequences { queries, keys, ..*sequences };
-            let decoded = DecodedCache::of(op, (self.device, self.dtype), &sizes, &cache)?;
-            let Some(DecodedCache { keys, values, table, page }) = decoded else {
-                // Without enough memory, the kernels decode the keys.
-                let attention =
-                    Attention { sequences: Some(sequences), pages: Some((pages.0, &table_layout)), ..*whole };
-                Launch { attention: &attention, sizes, ..*self }.enqueue(q, k, v, out, statistics)?;
-                continue;
-            };
+            let DecodedCache { keys, values, table, page } =
+                DecodedCache::of(op, (self.device, self.dtype), &sizes, &cache)?;
             let pages = Some((&table.0, &table.1));
             let attention = Attention { sequences: Some(sequences), pages, scales: None, ..*whole };
             let sizes = Sizes { page, pages: batches, ..sizes };

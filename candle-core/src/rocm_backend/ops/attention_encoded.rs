@@ -25,10 +25,11 @@ pub const ATTENTION_MAX_ENCODED_WIDTH: usize = 256;
 /// Number of elements of encoded keys and values that the kernels read together; head widths are multiples of it.
 pub const ATTENTION_ENCODED_STEP: usize = 8;
 
-/// Minimum number of query rows of a key head, as a mean of the sequences, with which keys are decoded before. A key is then
-/// read by at least two workgroups.
+/// Minimum number of query rows of a key head, as a mean of the sequences, with which keys are decoded in advance. A key is
+/// then read by at least two workgroups.
 const MIN_ROWS_TO_DECODE: usize = 2 * ATTENTION_ROWS;
-/// The same with products of warpgroups, which only the kernel for floats uses (measured, docs/explanation/performance.md).
+/// Minimum number of query rows on GPUs with products of warpgroups, which only the kernel for floats uses (measured,
+/// docs/explanation/performance.md).
 const MIN_ROWS_WITH_WARPGROUPS: usize = ATTENTION_ROWS / 2;
 /// Maximum size of decoded keys and values, in bytes.
 const MAX_DECODED_BYTES: usize = 512 << 20;
@@ -62,24 +63,34 @@ pub(super) struct DecodedCache {
     pub(super) page: usize,
 }
 
-/// Returns the number of sequences whose keys are decoded together; `None` if the kernels decode them. `table_row` is the number
-/// of pages of a sequence.
+/// Returns the number of sequences whose keys are decoded together; `None` if the attention kernels decode them. `table_row`
+/// is the number of pages of a sequence.
+///
+/// Nothing is decoded in advance within a capture, where the memory would belong to the graph, or if memory is scarce.
+///
+/// # Errors
+/// If HIP fails.
 pub(super) fn sequences_to_decode(
     device: &RocmDevice,
     sizes: &Sizes,
     [k, v]: [&Rows; 2],
     table_row: usize,
-) -> Option<usize> {
+) -> Result<Option<usize>> {
     let min_rows = match device.arch() == "sm_90" {
         true => MIN_ROWS_WITH_WARPGROUPS,
         false => MIN_ROWS_TO_DECODE,
     };
     let rows = sizes.heads / sizes.key_heads * sizes.total_queries;
-    let alike = sizes.width == sizes.value_width && k.strides == v.strides;
+    let have_equal_layouts = sizes.width == sizes.value_width && k.strides == v.strides;
     let bytes =
         decoded_rows(sizes, table_row) * 2 * sizes.key_heads * sizes.width * DType::F16.size_in_bytes();
-    let sequences = (MAX_DECODED_BYTES / bytes.max(1)).min(sizes.batches).min(MAX_DECODED_SEQUENCES);
-    (alike && bytes > 0 && rows >= min_rows * sizes.batches && sequences > 0).then_some(sequences)
+    let is_useful = have_equal_layouts && bytes > 0 && rows >= min_rows * sizes.batches;
+    if !is_useful || device.state().stream.is_capturing() {
+        return Ok(None);
+    }
+    let max_bytes = MAX_DECODED_BYTES.min(device.safe_alloc_size()?);
+    let sequences = (max_bytes / bytes).min(sizes.batches).min(MAX_DECODED_SEQUENCES);
+    Ok((sequences > 0).then_some(sequences))
 }
 
 /// Returns the maximum number of keys of a sequence.
@@ -88,23 +99,23 @@ fn decoded_rows(sizes: &Sizes, table_row: usize) -> usize {
 }
 
 impl DecodedCache {
-    /// Decodes the keys of `sizes.batches` sequences to `dtype`. Returns `None` if there is not enough memory.
+    /// Decodes the keys of `sizes.batches` sequences to `dtype`.
     ///
     /// # Errors
-    /// If there is no kernel for the dtype, or the launch fails.
+    /// If there is no kernel for the dtype or not enough memory, or the launch fails.
     pub(super) fn of(
         op: &'static str,
         (device, dtype): (&RocmDevice, DType),
         sizes: &Sizes,
         cache: &EncodedCache,
-    ) -> Result<Option<Self>> {
+    ) -> Result<Self> {
         let page = decoded_rows(sizes, cache.table_row);
         let strides = [page * sizes.key_heads * sizes.width, sizes.width, sizes.key_heads * sizes.width];
         // SAFETY: attention reads only the rows that the kernel writes.
         let alloc = |dtype, elements| unsafe { RocmStorage::alloc(device, dtype, elements, op) };
         let elements = sizes.batches * strides[0];
-        let all = (alloc(dtype, elements), alloc(dtype, elements), alloc(DType::U32, sizes.batches));
-        let (Ok(keys), Ok(values), Ok(table)) = all else { return Ok(None) };
+        let (keys, values) = (alloc(dtype, elements)?, alloc(dtype, elements)?);
+        let table = alloc(DType::U32, sizes.batches)?;
         let packs = sizes.width / ATTENTION_ENCODED_STEP;
         let [page_stride, head_stride, row_stride] = cache.keys.strides;
         let kernel = found(element(dtype).and_then(CacheDecoded::kernel), op, dtype)?;
@@ -137,7 +148,7 @@ impl DecodedCache {
         unsafe { device.launch(kernel, config, &arguments)? };
         let rows = |storage: RocmStorage| Rows { at: storage.slice.ptr(), _copy: Some(storage), strides };
         let table = (table, Layout::contiguous((sizes.batches, 1)));
-        Ok(Some(Self { keys: rows(keys), values: rows(values), table, page }))
+        Ok(Self { keys: rows(keys), values: rows(values), table, page })
     }
 }
 

@@ -339,6 +339,21 @@ impl<W> Scheduler<W> {
         }
     }
 
+    /// Discards the plan of a step that ran out of memory, if it has more rows than [`Limits::rows`]. Its sequences wait, and
+    /// later steps have at most as many rows. Returns false for other plans.
+    pub fn retry_with_fewer_rows(&mut self, plan: &Plan) -> bool {
+        if plan.step.tokens.len() <= self.limits.rows {
+            return false;
+        }
+        self.limits.prompt_rows = 0;
+        self.discard(plan);
+        while let Some(index) = self.running.iter().rposition(|sequence| sequence.rows > 0) {
+            let sequence = self.running.remove(index);
+            self.preempt(sequence);
+        }
+        true
+    }
+
     /// Returns the sequences with rows in the plan, in the order of the step.
     pub fn planned(&mut self) -> impl Iterator<Item = &mut Sequence<W>> {
         self.running.iter_mut().filter(|sequence| sequence.rows > 0)
@@ -599,5 +614,29 @@ mod tests {
         assert_eq!(rows_of_next(&mut scheduler), 16);
         scheduler.remove(|sequence| sequence.id == 1, &mut Vec::new());
         assert_eq!(rows_of_next(&mut scheduler), 64);
+    }
+
+    #[test]
+    fn a_large_step_without_memory_is_repeated_with_fewer_rows() {
+        let limits = Limits { running: 4, rows: 16, prompt_rows: 64, scored_rows: 64 };
+        let (mut scheduler, mut plan) = (Scheduler::new(40, true, limits), Plan::default());
+        for first in [0, 100] {
+            scheduler.submit(Sequence::new((first..first + 30).collect(), ()));
+        }
+        scheduler.plan(&mut plan);
+        assert_eq!(plan.step.tokens.len(), 60);
+        assert!(scheduler.retry_with_fewer_rows(&plan));
+        assert_eq!((scheduler.running().len(), scheduler.waiting()), (0, 2));
+        scheduler.pool.check([]).unwrap();
+        let mut tokens = Vec::new();
+        for _ in 0..4 {
+            scheduler.plan(&mut plan);
+            assert!(plan.step.tokens.len() <= 16);
+            assert!(!scheduler.retry_with_fewer_rows(&plan));
+            scheduler.commit(&plan);
+            tokens.extend(plan.step.tokens.clone());
+        }
+        assert_eq!(tokens[..30], (0..30).collect::<Vec<_>>());
+        assert_eq!(tokens.len(), 60);
     }
 }

@@ -305,12 +305,19 @@ impl EngineLoop {
     /// Fails the requests of a failed step; continues with the others if the device still works.
     fn fail_step(&mut self, error: anyhow::Error) -> Result<()> {
         self.model.get()?.check().with_context(|| error_summary(&error))?;
+        let out_of_memory = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_out_of_memory);
+        if out_of_memory && self.scheduler.retry_with_fewer_rows(&self.plan) {
+            tracing::warn!(
+                code = "out_of_memory",
+                "steps have at most --step-tokens rows from now on: {error:#}"
+            );
+            return Ok(());
+        }
         self.failures += 1;
         if self.failures > MAX_CONSECUTIVE_FAILURES {
             return Err(error);
         }
         let message = error_summary(&error);
-        let out_of_memory = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_out_of_memory);
         let code = if out_of_memory { "out_of_memory" } else { "step_failed" };
         tracing::error!(code, "{error:#}");
         self.scheduler.discard(&self.plan);

@@ -173,7 +173,10 @@ pub(super) fn load_files(
     config.tied_embeddings |= embeds_only;
     let types = types(&files, declared, device, &options)?;
     let vision = match embeds_only {
-        true => Err(TEXT_ONLY),
+        true => {
+            ensure!(options.mmproj.is_none(), "{path}: embedding models and rerankers read no mmproj file");
+            Err(TEXT_ONLY)
+        }
         false => read_vision(&files, &config, &part, &options).with_context(|| path.clone())?,
     };
     // The cache size is checked before the weights are loaded, which takes long.
@@ -271,7 +274,9 @@ fn read_vision(
     let Description::Config(config) = &files.description else {
         let found = Mmproj::find(files, options.mmproj.as_deref(), decoder, most)?;
         let Some(Mmproj { files, config, processor }) = found else {
-            return Ok(Err("accepts only text, because no mmproj file of this model is beside it"));
+            return Ok(Err(
+                "accepts only text, because its folder has no mmproj file for it; see the log, or use --mmproj",
+            ));
         };
         if !part.is_whole() {
             return Ok(Err(shared));

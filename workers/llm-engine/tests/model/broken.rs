@@ -66,7 +66,7 @@ fn truncated_or_missing_files_are_named() {
     assert_rejected(folder.path(), &["config.json", "is not JSON"]);
     fs::remove_file(folder.path().join("config.json")).unwrap();
     assert_rejected(folder.path(), &["cannot read", "config.json"]);
-    assert_rejected(&folder.path().join("none.gguf"), &["there is no"]);
+    assert_rejected(&folder.path().join("none.gguf"), &["none.gguf", "does not exist"]);
     fs::write(folder.path().join("a.gguf"), "GGUF").unwrap();
     assert_rejected(&folder.path().join("a.gguf"), &["a.gguf", "cannot be read as GGUF"]);
 }

@@ -80,7 +80,8 @@ MODELS = {
             mamba_num_heads=4,
             mamba_head_dim=24,
             n_groups=2,
-            time_step_min=0.2,
+            # Without its custom kernels, transformers has this minimum of steps, which the kernels do not have.
+            time_step_min=1e-9,
         ),
     ),
     "nemotron-h-moe": (
@@ -93,6 +94,7 @@ MODELS = {
             mamba_num_heads=4,
             mamba_head_dim=24,
             n_groups=1,
+            time_step_min=1e-9,
             n_routed_experts=4,
             num_experts_per_tok=2,
             moe_intermediate_size=32,

@@ -9,8 +9,7 @@ use super::{all_families, join_names};
 use crate::model::config::Family;
 
 /// Architectures of models that read pictures, and those of their text models.
-const PICTURE_ARCHITECTURES: [(&str, &str); 3] =
-    [("qwen2vl", "qwen2"), ("qwen3vl", "qwen3"), ("qwen3vlmoe", "qwen3moe")];
+const PICTURE_ARCHITECTURES: [(&str, &str); 2] = [("qwen2vl", "qwen2"), ("qwen3vl", "qwen3")];
 
 /// GGUF metadata keys without the architecture prefix, and the corresponding config.json fields.
 const METADATA: &[(&str, &str)] = &[
@@ -175,11 +174,10 @@ pub fn from_gguf(
     }
     // What llama.cpp assumes.
     config.entry("rope_finetuned").or_insert(json!(true));
-    // The metadata does not tell these.
+    // The metadata does not contain these.
     let in_any_layer = |part: &str| json!(content.tensor_infos.keys().any(|name| name.ends_with(part)));
     config.insert("mamba_conv_bias".into(), in_any_layer(".ssm_conv1d.bias"));
     config.insert("mamba_proj_bias".into(), in_any_layer(".ssm_in.bias"));
-    config.insert("time_step_min".into(), json!(0.0));
     config.insert("separate_gate".into(), in_any_layer(".ffn_gate.weight"));
     let has = |tensor: &str| json!(content.tensor_infos.contains_key(tensor));
     config.insert("tie_word_embeddings".into(), json!(!content.tensor_infos.contains_key("output.weight")));

@@ -28,7 +28,7 @@ const GRANITE_DEFAULTS: &str = r#"{"rope_theta": 1e4, "max_position_embeddings":
 /// Defaults of Nemotron-H.
 const NEMOTRON_DEFAULTS: &str = r#"{"rope_theta": 1e4, "max_position_embeddings": 4096, "layer_norm_epsilon": 1e-5,
     "head_dim": 128, "num_key_value_heads": 8, "mlp_hidden_act": "relu2", "n_groups": 8, "mamba_num_heads": 128,
-    "ssm_state_size": 128, "mamba_head_dim": 64, "conv_kernel": 4, "time_step_min": 0.001,
+    "ssm_state_size": 128, "mamba_head_dim": 64, "conv_kernel": 4,
     "moe_shared_expert_intermediate_size": 7688, "norm_topk_prob": true}"#;
 
 /// Families with recurrent states in most layers.
@@ -190,7 +190,8 @@ fn granite_hybrid(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     if !is_rotated {
         without_rotation(decoder);
     }
-    decoder.recurrent = Some(mamba);
+    // Some models have attention in all layers.
+    decoder.recurrent = Some(mamba).filter(|mamba| mamba.layers.contains(&true));
     granite(decoder, fields)
 }
 
@@ -241,7 +242,7 @@ fn nemotron(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     let options = SelectiveConfig {
         conv_bias: flag("use_conv_bias", "mamba_conv_bias", true),
         projection_bias: flag("use_bias", "mamba_proj_bias", false),
-        step_limits: [fields.number("time_step_min")?.unwrap_or(0.0) as f32, f32::INFINITY],
+        step_limits: step_limits(fields)?,
         norm_eps: decoder.norm_eps,
     };
     decoder.recurrent = Some(RecurrentConfig::of_mamba(fields, NEMOTRON_SIZES, options)?);

@@ -1,4 +1,4 @@
-//! Encoders of pictures in mmproj files, which llama.cpp keeps beside the GGUF file of a text model.
+//! Vision encoders in mmproj files, which llama.cpp writes in addition to the GGUF file of a text model.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,12 +43,12 @@ pub(in crate::model) struct Mmproj {
 }
 
 /// Returns the mmproj files in the folder of a model, in the order of their names.
-fn beside(model: &Path) -> Vec<PathBuf> {
+fn mmproj_files_in_folder(model: &Path) -> Vec<PathBuf> {
     let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_mmproj = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-        name.contains("mmproj") && name.ends_with(".gguf")
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        path.is_file() && name.to_lowercase().contains("mmproj") && name.ends_with(".gguf")
     };
     let mut found: Vec<_> = entries.filter(is_mmproj).collect();
     found.sort();
@@ -61,6 +61,7 @@ impl Mmproj {
     ///
     /// # Errors
     /// Returns an error that names the file and the missing or unsupported key or tensor, or if `file` belongs to another model.
+    /// Files in the folder that cannot be opened or belong to other models are logged and skipped.
     pub(in crate::model) fn find(
         model: &ModelFiles,
         file: Option<&Path>,
@@ -68,21 +69,26 @@ impl Mmproj {
         max_tokens: usize,
     ) -> Result<Option<Self>> {
         let Description::Metadata(text) = &model.description else { return Ok(None) };
-        for path in file.map_or_else(|| beside(model.path()), |file| vec![file.into()]) {
-            let files = ModelFiles::open(&path)?;
-            let open = || -> Result<Option<Self>> {
-                let Description::Metadata(content) = &files.description else {
-                    bail!("it is no GGUF file");
-                };
-                match fitting_kind(content, text, decoder) {
-                    Ok(kind) => Self::open(kind, files, text, decoder, max_tokens).map(Some),
-                    Err(reason) if file.is_some() => Err(reason),
-                    Err(_) => Ok(None),
+        let fitting = |path: &Path| -> Result<_> {
+            let files = ModelFiles::open(path)?;
+            let Description::Metadata(content) = &files.description else {
+                bail!("it is not a GGUF file");
+            };
+            Ok((fitting_kind(content, text, decoder)?, files))
+        };
+        let candidates = file.map_or_else(|| mmproj_files_in_folder(model.path()), |file| vec![file.into()]);
+        for path in candidates {
+            let found = fitting(&path).with_context(|| path.display().to_string());
+            let (kind, files) = match found {
+                Ok(found) => found,
+                Err(error) if file.is_some() => return Err(error),
+                Err(error) => {
+                    tracing::warn!("pictures are not read with a file in the model's folder: {error:#}");
+                    continue;
                 }
             };
-            if let Some(found) = open().with_context(|| path.display().to_string())? {
-                return Ok(Some(found));
-            }
+            let opened = Self::open(kind, files, text, decoder, max_tokens);
+            return opened.with_context(|| path.display().to_string()).map(Some);
         }
         Ok(None)
     }
@@ -94,7 +100,7 @@ impl Mmproj {
         decoder: &DecoderConfig,
         max_tokens: usize,
     ) -> Result<Self> {
-        let Description::Metadata(content) = &files.description else { bail!("it is no GGUF file") };
+        let Description::Metadata(content) = &files.description else { bail!("it is not a GGUF file") };
         let config = config(kind, content, text)?;
         let vision = VisionConfig::of_family(&kind.family, &config, decoder.hidden, decoder.norm_eps)?;
         let processor = processor(kind, content, &config)?;
