@@ -12,10 +12,18 @@ use crate::{ci, setup};
 
 /// Page with the tables. Their first column is the family; the others have the names of tests.
 const PAGE: &str = "docs/reference/parity.md";
-/// Package of the tests.
-const PACKAGE: &str = "workers/llm-engine";
-/// Its test programs. Names of tests of the others begin with that of their program.
-const PROGRAMS: [&str; 2] = ["model", "embedding"];
+/// Test programs with the folders of their packages. Names of tests begin with that of their program, except for the first.
+const PROGRAMS: [(&str, &str); 7] = [
+    ("model", "workers/llm-engine"),
+    ("embedding", "workers/llm-engine"),
+    ("transformer", "workers/sd-worker"),
+    ("single_file", "workers/sd-worker"),
+    ("controlnet", "workers/sd-worker"),
+    ("lora", "workers/sd-worker"),
+    ("hires", "workers/sd-worker"),
+];
+/// Part of the lines in which tests print differences of images.
+const DIFFERENCE: &str = " levels";
 /// Summary of a program that ran one test.
 const PASSED: &str = "test result: ok. 1 passed; 0 failed; 0 ignored";
 
@@ -35,9 +43,12 @@ struct Cell<'a> {
 }
 
 impl Cell<'_> {
-    /// Returns the program of the test, and its name there.
-    fn program(&self) -> (&str, &str) {
-        let named = self.test.split_once("::").filter(|(first, _)| PROGRAMS.contains(first));
+    /// Returns the program of the test with its package, and the name of the test there.
+    fn program(&self) -> ((&'static str, &'static str), &str) {
+        let named = self.test.split_once("::").and_then(|(first, test)| {
+            let program = PROGRAMS.iter().find(|(name, _)| *name == first)?;
+            Some((*program, test))
+        });
         named.unwrap_or((PROGRAMS[0], self.test))
     }
 }
@@ -74,19 +85,22 @@ pub fn run(args: &Args) -> Result<()> {
     setup::ensure(setup::TEST)?;
     let archs = software_gpu::TESTED.join(",");
     let mut build = cargo(&["test", "--quiet", "--no-run"]);
-    build.args(ci::FEATURES).args(PROGRAMS.iter().flat_map(|name| ["--test", name]));
+    build.args(ci::FEATURES).args(PROGRAMS.iter().flat_map(|(name, _)| ["--test", name]));
     let program = process::build_programs(build.env("CANDLE_ROCM_ARCHS", &archs))?;
     let tests: BTreeSet<_> = cells.iter().map(Cell::program).collect();
     let tests: Vec<_> = tests.into_iter().collect();
-    let passed = run_in_parallel(&tests, |(name, test)| {
-        let mut command = command(program(name)?, &[test, "--exact"]);
-        command.envs(test_programs::variables(&archs)).current_dir(root().join(PACKAGE));
+    let passed = run_in_parallel(&tests, |&((name, package), test)| {
+        let mut command = command(program(name)?, &[test, "--exact", "--nocapture"]);
+        command.envs(test_programs::variables(&archs)).current_dir(root().join(package));
         SoftwareGpu::new(software_gpu::DEFAULT).apply_to(&mut command);
         let begin = Instant::now();
         let (_, output) = test_programs::output(&mut command)?;
         let is_passed = output.contains(PASSED);
         let result = if is_passed { "ok" } else { &output };
         println!("{name}::{test}, {} s: {result}", begin.elapsed().as_secs());
+        if is_passed {
+            output.lines().filter(|line| line.contains(DIFFERENCE)).for_each(|line| println!("    {line}"));
+        }
         Ok(is_passed)
     })?;
     let mut failed = 0;
@@ -118,7 +132,10 @@ mod tests {
             cell("Two", "F2", "d"),
         ];
         assert_eq!(cells(page), expected);
-        assert_eq!([0, 1].map(|index| expected[index].program()), [("model", "a::b"), ("embedding", "a::b")]);
+        assert_eq!(
+            [0, 1].map(|index| expected[index].program()),
+            [0, 1].map(|index| (PROGRAMS[index], "a::b"))
+        );
     }
 
     /// Some tests are rows of a macro: `name: ...`.
@@ -128,9 +145,9 @@ mod tests {
         let cells = cells(&page);
         assert!(cells.len() > 100, "{}", cells.len());
         for cell in cells {
-            let (program, test) = cell.program();
-            let (module, name) = test.split_once("::").unwrap();
-            let path = root().join(PACKAGE).join(format!("tests/{program}/{module}.rs"));
+            let ((program, package), test) = cell.program();
+            let (module, name) = test.rsplit_once("::").unwrap_or(("main", test));
+            let path = root().join(package).join(format!("tests/{program}/{module}.rs"));
             let source = fs::read_to_string(&path).unwrap();
             let is_defined =
                 [format!("fn {name}()"), format!("    {name}: \"")].iter().any(|text| source.contains(text));
