@@ -271,7 +271,7 @@ fn broken_hybrids_are_rejected() {
         ("num_attention_heads", json!(4), &[file, "self_attn.q_proj.weight", "[128, 32]", "[256, 32]"]),
     ] {
         let mut config = config.clone();
-        config["time_step_limit"] = Value::Null;
+        config[field] = value;
         write(&config, &weights, words);
     }
     let (config, weights) = checkpoint("qwen3.5");
@@ -339,7 +339,7 @@ fn broken_models_with_mamba_are_rejected() {
     ] {
         println!("{name}: {field} {value}");
         let (mut config, weights) = checkpoint(name);
-        config["time_step_limit"] = Value::Null;
+        config[field] = value;
         write(&config, &weights, words);
     }
     let (mut config, weights) = checkpoint("nemotron-h");
