@@ -2,6 +2,8 @@
 #![cfg(feature = "rocm-emulator")]
 mod tiny_model;
 
+use std::sync::{Mutex, PoisonError};
+
 use candle_core::{DType, Tensor};
 use sd_worker::model::{LoadOptions, Model};
 use sd_worker::pipeline::{Pipeline, Request};
@@ -9,8 +11,12 @@ use tiny_model::published::{V1, configs, request};
 use tiny_model::together::Together;
 use tiny_model::{Outcome, write_configs};
 
+/// Held by each test, so that no other one uses the GPU meanwhile.
+static GPU: Mutex<()> = Mutex::new(());
+
 #[test]
 fn networks_take_few_launches() -> Outcome {
+    let _alone = GPU.lock().unwrap_or_else(PoisonError::into_inner);
     let device = tiny_model::software_gpu()?;
     let folder = tempfile::tempdir()?;
     write_configs(folder.path(), &configs(V1))?;
@@ -38,6 +44,7 @@ fn networks_take_few_launches() -> Outcome {
 /// Requests that share steps launch the kernels of the network once.
 #[test]
 fn shared_steps_launch_the_network_once() -> Outcome {
+    let _alone = GPU.lock().unwrap_or_else(PoisonError::into_inner);
     let device = tiny_model::software_gpu()?;
     let folder = tempfile::tempdir()?;
     write_configs(folder.path(), &configs(V1))?;
