@@ -156,6 +156,13 @@ def pixtral_inputs(pictures, tokens):
 
 
 SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
+QWEN3_PROCESSOR = Qwen2VLImageProcessorPil(
+    patch_size=4,
+    size=dict(shortest_edge=256, longest_edge=960),
+    image_mean=[0.5] * 3,
+    image_std=[0.5] * 3,
+)
+QWEN_FUNCTIONS = (qwen_features, qwen_rows, qwen_inputs)
 # Model, configuration, image processor, features of a picture, tokens of a picture, inputs of pictures.
 MODELS = {
     "qwen2.5-vl": (
@@ -168,9 +175,7 @@ MODELS = {
             **TOKENS,
         ),
         Qwen2VLImageProcessorPil(patch_size=4, size=dict(shortest_edge=256, longest_edge=960)),
-        qwen_features,
-        qwen_rows,
-        qwen_inputs,
+        *QWEN_FUNCTIONS,
     ),
     "qwen3-vl": (
         Qwen3VLForConditionalGeneration,
@@ -179,15 +184,8 @@ MODELS = {
             vision_config=dict(SIZES, num_position_embeddings=16, deepstack_visual_indexes=[0, 1]),
             **TOKENS,
         ),
-        Qwen2VLImageProcessorPil(
-            patch_size=4,
-            size=dict(shortest_edge=256, longest_edge=960),
-            image_mean=[0.5] * 3,
-            image_std=[0.5] * 3,
-        ),
-        qwen_features,
-        qwen_rows,
-        qwen_inputs,
+        QWEN3_PROCESSOR,
+        *QWEN_FUNCTIONS,
     ),
     "qwen3-vl-moe": (
         Qwen3VLMoeForConditionalGeneration,
@@ -203,15 +201,8 @@ MODELS = {
             vision_config=dict(SIZES, num_position_embeddings=16, deepstack_visual_indexes=[0, 1]),
             **TOKENS,
         ),
-        Qwen2VLImageProcessorPil(
-            patch_size=4,
-            size=dict(shortest_edge=256, longest_edge=960),
-            image_mean=[0.5] * 3,
-            image_std=[0.5] * 3,
-        ),
-        qwen_features,
-        qwen_rows,
-        qwen_inputs,
+        QWEN3_PROCESSOR,
+        *QWEN_FUNCTIONS,
     ),
     "qwen3.5-vision": (
         Qwen3_5ForConditionalGeneration,
@@ -228,15 +219,8 @@ MODELS = {
             vision_config=dict(SIZES, num_position_embeddings=16),
             **TOKENS,
         ),
-        Qwen2VLImageProcessorPil(
-            patch_size=4,
-            size=dict(shortest_edge=256, longest_edge=960),
-            image_mean=[0.5] * 3,
-            image_std=[0.5] * 3,
-        ),
-        qwen_features,
-        qwen_rows,
-        qwen_inputs,
+        QWEN3_PROCESSOR,
+        *QWEN_FUNCTIONS,
     ),
     "gemma3-vision": (
         Gemma3ForConditionalGeneration,

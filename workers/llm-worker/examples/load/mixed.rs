@@ -1,8 +1,8 @@
 //! Streams of all kinds and all models that start, end, disconnect and are cancelled at random, each checked.
 //!
-//! The greedy text of each prompt is first generated alone by each model. Models that read pictures get one with each chat. An answer that contains another text, or the label of
-//! another request, counts as `mixed`, one that violates its format or schema as `invalid`, and one that ends early
-//! without being cut by the client as `lost`. Device memory held at the end in excess of the start counts as leaked, if
+//! The greedy text of each prompt is first generated alone by each model. Models that read pictures get one with each chat.
+//! An answer that contains another text, or the label of another request, counts as `mixed`, one that violates its format
+//! or schema as `invalid`, and one that ends early without being cut by the client as `lost`. Device memory held at the end in excess of the start counts as leaked, if
 //! further rounds add more.
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};

@@ -172,7 +172,7 @@ pub fn from_gguf(
     if let Some(width) = width(&config) {
         config.entry("attention_multiplier").or_insert(json!(width.powf(-0.5)));
     }
-    // What llama.cpp assumes.
+    // llama.cpp assumes rotated attention if the field is missing.
     config.entry("rope_finetuned").or_insert(json!(true));
     // The metadata does not contain these.
     let in_any_layer = |part: &str| json!(content.tensor_infos.keys().any(|name| name.ends_with(part)));

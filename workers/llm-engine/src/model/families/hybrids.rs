@@ -3,7 +3,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::dense::granite;
-use super::mixtures::{deepseek_experts, granite_experts};
+use super::mixtures::{deepseek_experts, granite_experts, granite_shared_width};
 use super::windows::no_layers;
 use crate::model::config::{
     Activation, DecoderConfig, ExpertsConfig, Family, Fields, LayerParts, NEMOTRON_NAMES, NormKind,
@@ -87,7 +87,7 @@ pub(super) const FAMILIES: &[Family] = &[
         experts: None,
         configure: |decoder, fields| {
             // Their only network has the name of the expert that computes all rows.
-            if let Some(width) = shared_width(fields)? {
+            if let Some(width) = granite_shared_width(fields)? {
                 decoder.intermediate = width;
             }
             decoder.fused_gate_up = !fields.flag("separate_gate");
@@ -104,7 +104,8 @@ pub(super) const FAMILIES: &[Family] = &[
         defaults: GRANITE_DEFAULTS,
         windowed_layers: no_layers,
         experts: Some(|fields| {
-            Ok(ExpertsConfig { shared_intermediate: shared_width(fields)?, ..granite_experts(fields)? })
+            let shared_intermediate = granite_shared_width(fields)?;
+            Ok(ExpertsConfig { shared_intermediate, ..granite_experts(fields)? })
         }),
         configure: granite_hybrid,
     },
@@ -165,16 +166,6 @@ pub fn complete(config: &mut Value) -> Result<()> {
     }
     config["layer_types"] = kinds;
     Ok(())
-}
-
-/// Returns the width inside the expert that computes all rows.
-fn shared_width(fields: &Fields) -> Result<Option<usize>> {
-    // That of GGUF metadata, which replaces the default.
-    let width = match fields.size("shared_expert_intermediate_size")? {
-        Some(width) => Some(width),
-        None => fields.size("shared_intermediate_size")?,
-    };
-    Ok(width.filter(|width| *width > 0))
 }
 
 fn granite_hybrid(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {

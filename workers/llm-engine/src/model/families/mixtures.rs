@@ -106,12 +106,8 @@ pub(super) const FAMILIES: &[Family] = &[
             "attention_multiplier": 1.0, "num_experts_per_tok": 2, "num_experts": 8}"#,
         windowed_layers: no_layers,
         experts: Some(|fields| {
-            let experts = granite_experts(fields)?;
-            let shared = match fields.size("shared_intermediate_size")? {
-                Some(width) => Some(width),
-                None => fields.size("shared_expert_intermediate_size")?,
-            };
-            Ok(ExpertsConfig { shared_intermediate: shared.filter(|width| *width > 0), ..experts })
+            let shared_intermediate = granite_shared_width(fields)?;
+            Ok(ExpertsConfig { shared_intermediate, ..granite_experts(fields)? })
         }),
         configure: granite,
     },
@@ -212,6 +208,16 @@ pub(super) const FAMILIES: &[Family] = &[
 pub(super) fn granite_experts(fields: &Fields) -> Result<ExpertsConfig> {
     let experts = ExpertsConfig::from_fields(fields, &GRANITE_NAMES, "intermediate_size")?;
     Ok(ExpertsConfig { routing: Routing::ChosenSoftmax, ..experts })
+}
+
+/// Returns the width inside the expert of Granite that computes all rows.
+pub(super) fn granite_shared_width(fields: &Fields) -> Result<Option<usize>> {
+    // GGUF metadata has the first field, which then replaces the default of the second one.
+    let width = match fields.size("shared_expert_intermediate_size")? {
+        Some(width) => Some(width),
+        None => fields.size("shared_intermediate_size")?,
+    };
+    Ok(width.filter(|width| *width > 0))
 }
 
 /// Reads the experts of ERNIE, whose fields have names of their own in config.json.

@@ -120,7 +120,7 @@ pub(super) struct ProjectorNames {
     pub(super) merger: Option<&'static str>,
     /// Layers, and the matrix of Gemma 3 by its full name.
     pub(super) layers: &'static [&'static str],
-    /// What precedes the number of a projector of earlier states; its norm and its two layers.
+    /// Names of the projectors of earlier states: the text before a projector's number, and its norm and two layers.
     pub(super) deepstack: (&'static str, [&'static str; 3]),
 }
 
@@ -362,6 +362,21 @@ const GGUF_QWEN_PROJECTOR: ProjectorNames = ProjectorNames {
     deepstack: ("v.deepstack.", ["norm", "fc1", "fc2"]),
 };
 
+/// Files of Pixtral 12B, which differ from those of Mistral 3 by their projector.
+const PIXTRAL_12B_MMPROJ: MmprojKind = MmprojKind {
+    projector: "pixtral",
+    architectures: &["llama"],
+    family: VisionFamily {
+        names: GGUF_PIXTRAL,
+        projector_names: ProjectorNames::layers(&["mm.1", "mm.2"]),
+        is_mmproj: true,
+        ..PIXTRAL_12B
+    },
+    gelu: "gelu",
+    processor: r#"{"resample": 3}"#,
+    tokens: &[("image_token_id", "[IMG]")],
+};
+
 /// Supported kinds of mmproj files. Of those with the same projector, the first one whose tensors exist is used.
 pub(super) const MMPROJ: &[MmprojKind] = &[
     MmprojKind {
@@ -430,35 +445,19 @@ pub(super) const MMPROJ: &[MmprojKind] = &[
         tokens: &[("image_token_id", "<image>")],
     },
     MmprojKind {
-        projector: "pixtral",
-        architectures: &["llama"],
         family: VisionFamily {
             names: GGUF_PIXTRAL,
             projector_names: ProjectorNames {
                 norm: Some("mm.input_norm"),
                 merger: Some("mm.patch_merger"),
-                ..ProjectorNames::layers(&["mm.1", "mm.2"])
+                ..PIXTRAL_12B_MMPROJ.family.projector_names
             },
             is_mmproj: true,
             ..MISTRAL3
         },
-        gelu: "gelu",
-        processor: r#"{"resample": 3}"#,
-        tokens: &[("image_token_id", "[IMG]")],
+        ..PIXTRAL_12B_MMPROJ
     },
-    MmprojKind {
-        projector: "pixtral",
-        architectures: &["llama"],
-        family: VisionFamily {
-            names: GGUF_PIXTRAL,
-            projector_names: ProjectorNames::layers(&["mm.1", "mm.2"]),
-            is_mmproj: true,
-            ..PIXTRAL_12B
-        },
-        gelu: "gelu",
-        processor: r#"{"resample": 3}"#,
-        tokens: &[("image_token_id", "[IMG]")],
-    },
+    PIXTRAL_12B_MMPROJ,
 ];
 
 /// Returns the kind of the encoder of a config.json.

@@ -71,15 +71,12 @@ impl Mmproj {
         let Description::Metadata(text) = &model.description else { return Ok(None) };
         let fitting = |path: &Path| -> Result<_> {
             let files = ModelFiles::open(path)?;
-            let Description::Metadata(content) = &files.description else {
-                bail!("it is not a GGUF file");
-            };
-            Ok((fitting_kind(content, text, decoder)?, files))
+            Ok((fitting_kind(content(&files)?, text, decoder)?, files))
         };
         let candidates = file.map_or_else(|| mmproj_files_in_folder(model.path()), |file| vec![file.into()]);
         for path in candidates {
             let found = fitting(&path).with_context(|| path.display().to_string());
-            let (kind, files) = match found {
+            let (fitting, files) = match found {
                 Ok(found) => found,
                 Err(error) if file.is_some() => return Err(error),
                 Err(error) => {
@@ -87,21 +84,20 @@ impl Mmproj {
                     continue;
                 }
             };
-            let opened = Self::open(kind, files, text, decoder, max_tokens);
+            let opened = Self::open(fitting, files, decoder, max_tokens);
             return opened.with_context(|| path.display().to_string()).map(Some);
         }
         Ok(None)
     }
 
     fn open(
-        kind: &'static MmprojKind,
+        (kind, tokens): (&'static MmprojKind, Tokens),
         mut files: ModelFiles,
-        text: &Content,
         decoder: &DecoderConfig,
         max_tokens: usize,
     ) -> Result<Self> {
-        let Description::Metadata(content) = &files.description else { bail!("it is not a GGUF file") };
-        let config = config(kind, content, text)?;
+        let content = content(&files)?;
+        let config = config(kind, content, tokens)?;
         let vision = VisionConfig::of_family(&kind.family, &config, decoder.hidden, decoder.norm_eps)?;
         let processor = processor(kind, content, &config)?;
         let processor = ImageProcessor::from_json(&processor, &config, &vision, max_tokens)?;
@@ -116,8 +112,23 @@ impl Mmproj {
     }
 }
 
-/// Returns the kind of a file, if it is made for text models like this one.
-fn fitting_kind(content: &Content, text: &Content, decoder: &DecoderConfig) -> Result<&'static MmprojKind> {
+/// Fields of a config.json for tokens, and the numbers of these tokens.
+type Tokens = Vec<(&'static str, usize)>;
+
+/// Returns the metadata and the tensors of a GGUF file.
+fn content(files: &ModelFiles) -> Result<&Content> {
+    match &files.description {
+        Description::Metadata(content) => Ok(content),
+        _ => bail!("it is not a GGUF file"),
+    }
+}
+
+/// Returns the kind of a file and the tokens of the text model, if the file is made for text models like this one.
+fn fitting_kind(
+    content: &Content,
+    text: &Content,
+    decoder: &DecoderConfig,
+) -> Result<(&'static MmprojKind, Tokens)> {
     let key = |content: &Content, key: &str| content.metadata.get(key).and_then(scalar).unwrap_or_default();
     let arch = key(content, "general.architecture");
     ensure!(
@@ -148,12 +159,11 @@ fn fitting_kind(content: &Content, text: &Content, decoder: &DecoderConfig) -> R
          model",
         decoder.hidden
     );
-    tokens(kind, text)?;
-    Ok(kind)
+    Ok((kind, tokens(kind, text)?))
 }
 
-/// Returns the fields of a config.json for tokens, and the numbers of these tokens.
-fn tokens(kind: &MmprojKind, text: &Content) -> Result<Vec<(&'static str, usize)>> {
+/// Finds the tokens of a kind in the vocabulary of a text model.
+fn tokens(kind: &MmprojKind, text: &Content) -> Result<Tokens> {
     let vocabulary = match text.metadata.get("tokenizer.ggml.tokens") {
         Some(Metadatum::Array(tokens)) => &tokens[..],
         _ => &[],
@@ -170,7 +180,7 @@ fn tokens(kind: &MmprojKind, text: &Content) -> Result<Vec<(&'static str, usize)
 }
 
 /// Returns the fields of a config.json.
-fn config(kind: &MmprojKind, content: &Content, text: &Content) -> Result<Value> {
+fn config(kind: &MmprojKind, content: &Content, tokens: Tokens) -> Result<Value> {
     let key = |name: &str| content.metadata.get(&format!("clip.vision.{name}"));
     let read = |name: &str| key(name).and_then(scalar);
     let number = |name: &str| read(name).and_then(|value| value.as_u64());
@@ -208,7 +218,7 @@ fn config(kind: &MmprojKind, content: &Content, text: &Content) -> Result<Value>
     let has_bias = content.tensor_infos.contains_key("mm.1.bias");
     let mut config = json!({"vision_config": vision, "spatial_merge_size": merge, "scale_factor": merge,
         "mm_tokens_per_image": tokens_in_row.saturating_mul(tokens_in_row), "multimodal_projector_bias": has_bias});
-    for (field, index) in tokens(kind, text)? {
+    for (field, index) in tokens {
         config[field] = json!(index);
     }
     Ok(config)
