@@ -64,11 +64,11 @@ pub struct Request {
     pub max_drafts: Option<usize>,
     /// Constraint on the text, if any.
     pub constraint: Option<Constraint>,
-    /// Pictures of the prompt, in the order of their places, from [`ImageProcessor::expand`] of the same engine.
+    /// Pictures in the order of their positions in the prompt, from [`ImageProcessor::expand`] of the same engine.
     pub pictures: Vec<Placement>,
     /// Adapter that computes the text, from [`Engine::load_adapter`](crate::engine::Engine::load_adapter) of the same engine.
     pub adapter: Option<Arc<Adapter>>,
-    /// Number of the group of requests that may share cached prefixes. Those with another adapter share none.
+    /// Identifies the group of requests that may share cached prefixes. Requests with different adapters never do.
     pub cache_salt: u128,
     /// Number that identifies the client. Waiting requests of clients with fewer running ones are started first.
     pub client: u128,
@@ -191,7 +191,7 @@ pub enum RequestError {
     /// The model does not do this.
     #[error("the model does not compute {task}; {}", offers(tasks))]
     Unsupported {
-        /// Requested results.
+        /// Requested task.
         task: &'static str,
         /// Tasks of the model.
         tasks: Tasks,

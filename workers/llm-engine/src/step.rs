@@ -41,7 +41,7 @@ pub struct PictureRows {
     pub picture: Arc<ProcessedPicture>,
     /// Rows of the step.
     pub rows: std::ops::Range<usize>,
-    /// Number of the feature of the first row.
+    /// Index of the picture's feature in the first row.
     pub first: usize,
 }
 
@@ -71,7 +71,7 @@ impl Step {
         self.axes.iter().all(|[time, row, column]| time == row && time == column)
     }
 
-    /// Appends the rows of a sequence: of the last of `tokens`, from position `from` on. `logits` is the number of its last
+    /// Appends the rows of a sequence for `tokens[from..]`, at positions from `from` on. `logits` is the number of its last
     /// rows whose logits are returned.
     pub fn push(
         &mut self,
@@ -209,7 +209,7 @@ impl Default for Tasks {
 /// Intermediate results of a model between two parts of its work.
 pub type PartialWork = Box<dyn Any + Send>;
 
-/// A model and its cache, as the engine drives it.
+/// A model and its cache, as the engine uses them.
 pub trait StepModel: Send {
     /// Returns the size limits.
     fn capacity(&self) -> Capacity;
@@ -272,7 +272,7 @@ pub trait StepModel: Send {
     }
 
     /// Returns the embeddings of prompts as f32 (prompts, width): the final hidden states, pooled as the model's files
-    /// say, or otherwise averaged. Does not use the cache.
+    /// specify, or otherwise averaged. Does not use the cache.
     ///
     /// # Errors
     /// Returns an error if the device fails or a prompt exceeds the context length.
@@ -293,7 +293,7 @@ pub trait StepModel: Send {
         self.embed(prompts).map(Some)
     }
 
-    /// Returns the scores of pairs of texts as f32 (prompts, 1). Each prompt contains both texts; `seconds` are the
+    /// Returns the scores of pairs of texts as f32 (prompts, 1). Each prompt contains both texts; `second_starts` are the
     /// indices of the first tokens of their second segments.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ impl ResidentAdapters {
     /// Copies an adapter to the device. If the files are loaded already, their matrices are shared.
     pub(super) fn load(&mut self, AdapterJob { files, device, limits, reply }: AdapterJob) {
         self.free_unused();
-        // If nobody waits for it any more, it is freed the next time.
+        // If the receiver was dropped, the next call frees the adapter.
         let _ = reply.send(self.loaded(files, &device, limits.count));
     }
 
@@ -55,7 +55,7 @@ impl ResidentAdapters {
         Ok(adapter)
     }
 
-    /// Frees the memory of adapters that nothing uses.
+    /// Frees the memory of unused adapters.
     pub(super) fn free_unused(&mut self) {
         self.adapters.retain(|adapter| Arc::strong_count(adapter) > 1);
     }

@@ -12,9 +12,9 @@ pub type BlockTokens = [u32; BLOCK_SIZE];
 /// Predecessor of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Parent {
-    /// Nothing. Sequences share blocks only with sequences of the same salt.
+    /// None: the block begins a sequence. Sequences share blocks only with sequences of the same salt.
     Start {
-        /// Number of the group of sequences that may share blocks.
+        /// Identifies the group of sequences that may share blocks.
         salt: u128,
     },
     /// This registered block.

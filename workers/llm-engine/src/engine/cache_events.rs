@@ -1,9 +1,9 @@
-//! Record of the full blocks that enter and leave the cache. Gateways use it to send a prompt where its prefix is cached.
+//! Record of the full blocks that enter and leave the cache. Gateways use it to route prompts to cached prefixes.
 use sha2::{Digest, Sha256};
 
 use crate::step::BLOCK_SIZE;
 
-/// Change to the full blocks in the cache. Blocks are named by hashes, which are equal in all processes for equal tokens
+/// Change to the full blocks in the cache. Hashes identify the blocks: they are equal in all processes for equal tokens
 /// from the start of the sequence and the same salt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheEvent {
@@ -33,7 +33,7 @@ pub fn seed(salt: u128) -> u64 {
     leading_bits(Sha256::new().chain_update(salt.to_be_bytes()))
 }
 
-/// Returns the hash of a block; `previous` is that of the block before it, or the [`seed`].
+/// Returns the hash of a block; `previous` is the hash of the block before it, or the [`seed`].
 pub fn block_hash(previous: u64, tokens: &[u32; BLOCK_SIZE]) -> u64 {
     let hasher = Sha256::new().chain_update(previous.to_be_bytes());
     leading_bits(tokens.iter().fold(hasher, |hasher, token| hasher.chain_update(token.to_be_bytes())))
@@ -43,7 +43,7 @@ fn leading_bits(hasher: Sha256) -> u64 {
     hasher.finalize().iter().take(8).fold(0, |bits, &byte| bits << 8 | u64::from(byte))
 }
 
-/// Appends a stored block, to the last event if it continues that one's blocks.
+/// Appends a stored block, to the last event if the block continues it.
 pub(super) fn push_stored(
     events: &mut Vec<CacheEvent>,
     hash: u64,
@@ -59,7 +59,7 @@ pub(super) fn push_stored(
     }
 }
 
-/// Appends a removed block, to the last event if that is one of removed blocks.
+/// Appends a removed block, to the last event if that also removed blocks.
 pub(super) fn push_removed(events: &mut Vec<CacheEvent>, hash: u64) {
     match events.last_mut() {
         Some(CacheEvent::Removed { hashes }) => hashes.push(hash),

@@ -1,7 +1,7 @@
 //! Number of draft tokens of a text, adapted to how many of them are accepted.
 
-/// Number of drafts in the first step. One more than it is a power of two, as is every length, because the batches of
-/// graphs are padded to powers of two.
+/// Number of drafts in the first step. Every length is a power of two minus 1, because the batches of graphs are
+/// padded to powers of two.
 const FIRST: usize = 3;
 /// Number of steps without drafts after all were rejected for the first time, and its maximum after repeated rejections.
 const PAUSE: [usize; 2] = [2, 32];

@@ -11,7 +11,7 @@ use crate::step::{BLOCK_SIZE, Step, StepModel, slot};
 use super::sequence::Sequence;
 use super::writer::Writer;
 
-/// Hash of no tokens. Another one would let a text that begins with token 0 match slots that are not computed.
+/// Hash of an empty text. A hash of 0 would let a text that begins with token 0 match slots that are not computed.
 const SEED: u64 = 0x517c_c1b7_2722_0a95;
 
 /// State of the draft model's cache.
@@ -118,7 +118,7 @@ impl DraftModelCache {
         let (tokens, blocks) = (sequence.tokens(), sequence.blocks());
         let at = |position: usize| self.prefixes[slot(blocks, position) as usize];
         let (mut computed, mut hash) = sequence.draft_prefix;
-        // Its blocks may have been given back.
+        // Its blocks may have been released.
         let is_kept = (1..=sequence.computed()).contains(&computed) && at(computed - 1) == hash;
         if !is_kept {
             (computed, hash) = (0, SEED ^ sequence.salt() as u64 ^ (sequence.salt() >> 64) as u64);

@@ -9,7 +9,7 @@ use crate::step::{PartialWork, StepModel};
 
 use super::status::QueueSlot;
 
-/// One vector per prompt, or the reason of the failure.
+/// One vector per prompt, or the cause of the failure.
 pub type EmbeddingResult = Result<Vec<Vec<f32>>, String>;
 
 /// Prompts to embed or to score. The receiver always gets exactly one reply, at the latest when the job is dropped.
@@ -50,7 +50,7 @@ impl EmbeddingJob {
         self.failed.is_some() || self.done.len() == self.prompts.len()
     }
 
-    /// Computes a part of the next prompt if it has more than `max_rows` rows. Returns false if it has not.
+    /// Computes a part of the next prompt if it has more than `max_rows` rows. Returns false otherwise.
     fn compute_part(&mut self, model: &mut dyn StepModel, max_rows: usize) -> bool {
         let Some(next) = self.prompts.get(self.done.len()) else { return false };
         if self.seconds.is_some() || next.len() <= max_rows {
@@ -84,8 +84,8 @@ impl EmbeddingJob {
     }
 }
 
-/// Computes the next prompts of the first job, and of those behind it that fit: at least one prompt, and otherwise at most
-/// `max_rows` rows. Of a longer prompt, computes a part. Removes jobs that are finished or whose receivers were dropped.
+/// Computes the next prompts of the first job and of later jobs: at least one prompt, and otherwise at most `max_rows`
+/// rows. Computes only a part of a longer prompt. Removes jobs that are finished or whose receivers were dropped.
 pub(super) fn compute_batch(jobs: &mut VecDeque<EmbeddingJob>, model: &mut dyn StepModel, max_rows: usize) {
     jobs.retain(|job| job.is_wanted() && !job.is_finished());
     let Some(first) = jobs.front_mut() else { return };
@@ -93,7 +93,7 @@ pub(super) fn compute_batch(jobs: &mut VecDeque<EmbeddingJob>, model: &mut dyn S
         compute_several(jobs, model, max_rows);
     }
     jobs.retain(|job| !job.is_finished());
-    // A large job does not delay those behind it.
+    // Prevents a large job from delaying the later ones.
     if jobs.len() > 1 {
         jobs.rotate_left(1);
     }

@@ -19,12 +19,12 @@ impl EventSink {
         (Self { events, last, max_unread }, receiver)
     }
 
-    /// Returns true if the reader is gone.
+    /// Returns true if the reader was dropped.
     pub(super) fn is_closed(&self) -> bool {
         self.events.is_closed()
     }
 
-    /// Sends an event. The reader may be gone.
+    /// Sends an event. Has no effect if the reader was dropped.
     ///
     /// # Errors
     /// Returns the event that ends the stream if too many are unread.

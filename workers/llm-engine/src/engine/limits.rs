@@ -40,7 +40,7 @@ pub(super) fn prompt(field: &'static str, prompt: &[u32], capacity: Capacity) ->
     }
 }
 
-/// Checks that the features of pictures have places within the prompt, in order.
+/// Checks that the spans of pictures lie within the prompt, in order.
 fn pictures(request: &Request) -> Result<(), RequestError> {
     let invalid = |why: String| Err(RequestError::Invalid { field: "pictures", why });
     if request.pictures.is_empty() {

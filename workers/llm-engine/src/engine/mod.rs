@@ -11,13 +11,13 @@
 //! | `draft_model` | draft tokens from a smaller model |
 //! | `ngram` | draft tokens by prompt lookup |
 //! | `draft_length` | number of draft tokens, adapted to their acceptance |
-//! | `beside` | host work on other threads during a step |
+//! | `overlap` | host work on other threads during a step |
 //! | `writer` | a request's text, random numbers, grammar and events |
 //! | `events` | bounded channel from the thread to a stream |
 //! | `limits` | validation of requests |
 //! | `embedding` | embedding jobs |
 //! | `residency` | unloading of a model that is not needed |
-//! | `slots` | places for loaded models, which several engines share |
+//! | `slots` | slots for loaded models, which several engines share |
 //! | `thread` | main loop of the engine thread |
 //! | `adapters` | adapters in the device's memory |
 //! | `status` | state shared by the thread and the handles |
@@ -77,8 +77,8 @@ use status::{QueueSlot, Shared};
 use thread::{Command, EngineLoop};
 use writer::Writer;
 
-/// Minimum limit of an embedded prompt's length, in tokens, if a step is smaller. A longer prompt than a step is
-/// computed in parts, so that streams do not wait longer than for a step.
+/// Minimum length limit of embedded prompts, in tokens, if a step has fewer rows. Prompts longer than a step are
+/// computed in parts, so that streams wait for at most one step.
 const MIN_EMBEDDING_LIMIT: usize = 2048;
 
 /// Maximum number of bytes of the logits of prompts in a step, unless a single row has more.
@@ -97,10 +97,10 @@ pub struct Options {
     pub prompt_step_tokens: usize,
     /// If true, requests share the cache blocks of common prefixes, which are kept for later requests.
     pub prefix_cache: bool,
-    /// Maximum number of events of a stream that are not read yet. A stream above it ends with an error, because the
-    /// engine waits for no reader.
+    /// Maximum number of unread events of a stream. Above it, the stream ends with an error, because the engine does
+    /// not wait for readers.
     pub max_unread: usize,
-    /// Speculation: draft tokens that a step verifies together. `None` computes one token of each text in a step.
+    /// Speculative decoding; `None` computes one token of each text in a step.
     pub speculation: Option<Speculation>,
 }
 
@@ -196,7 +196,7 @@ impl Engine {
         let max_open = running.saturating_add(max_waiting);
         let embedding_limit = match tasks.generate {
             true => step_tokens.max(MIN_EMBEDDING_LIMIT).min(capacity.context),
-            // There are no streams that would wait.
+            // No streams wait for embeddings.
             false => capacity.context,
         };
         let inner = Inner {
@@ -251,9 +251,9 @@ impl Engine {
         Ok(Stream { events, cancelled, commands: Arc::downgrade(&self.inner.commands) })
     }
 
-    /// Queues prompts for embedding. The result of each is one vector, in order, pooled as the model's files say.
-    /// Prompts are computed in batches between steps; dropping the receiver cancels the rest. A job takes a place in the
-    /// queue for each batch that it fills.
+    /// Queues prompts for embedding. The result of each is one vector, in order, pooled as the model's files
+    /// specify. Prompts are computed in batches between steps; dropping the receiver cancels the rest. A job counts as
+    /// one queued request for each batch that it fills.
     ///
     /// # Errors
     /// See [`Self::submit`]. Failures of the device are sent to the receiver.
@@ -264,7 +264,7 @@ impl Engine {
         self.queue_job(prompts, None)
     }
 
-    /// Like [`Self::embed`], for scores of pairs of texts: one number for each. `seconds` are the indices of the first
+    /// Like [`Self::embed`], for scores of pairs of texts: one number for each. `second_starts` are the indices of the first
     /// tokens of the second segments.
     ///
     /// # Errors
@@ -392,7 +392,7 @@ impl Engine {
         self.inner.shared.draining.store(true, Relaxed);
     }
 
-    /// Gives the model's slot back whenever it is claimed, from now on. Before this, a claim has no effect.
+    /// From now on, releases the model's slot whenever another engine claims it. Before this, a claim has no effect.
     pub fn allow_claims(&self) {
         let _ = self.inner.commands.send(Command::WatchSlot);
     }

@@ -1,4 +1,4 @@
-//! Draft tokens by prompt lookup: the text probably continues as it did after the same tokens before.
+//! Draft tokens by prompt lookup: the text probably continues as it did after an earlier occurrence of its last tokens.
 use std::ops::RangeInclusive;
 
 /// Returns `most` draft tokens, or none. They followed the latest earlier occurrence of the longest suffix of `tokens`

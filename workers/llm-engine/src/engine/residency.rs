@@ -25,7 +25,7 @@ pub trait ModelSource: Send {
 pub struct Unloading {
     /// Time without requests after which weights and cache are freed; `None` keeps an idle model.
     pub after_idle: Option<Duration>,
-    /// Slot of the loaded model, if several models share the memory. It is given back when another model claims it, after
+    /// Slot of the loaded model, if several models share the memory. It is released when another model claims it, after
     /// the requests that were accepted before.
     pub slot: Option<ModelSlot>,
     /// Loads the model for the next request.
@@ -36,7 +36,7 @@ pub struct Unloading {
 pub(super) struct SlotCallbacks {
     /// Delivers a requested slot.
     pub granted: Arc<dyn Fn(ModelSlot) + Send + Sync>,
-    /// Asks for the slot of the model.
+    /// Claims the slot of the model.
     pub claimed: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct ResidentModel {
     /// `None` while it is unloaded.
     model: Option<Box<dyn StepModel>>,
     unloading: Option<Unloading>,
-    /// Places that its slot belongs to, if it needs one.
+    /// Slots that its slot belongs to, if it needs one.
     slots: Option<ModelSlots>,
     awaits_slot: bool,
     is_claimed: bool,
@@ -144,7 +144,7 @@ impl ResidentModel {
         self.unloading.as_ref().and_then(|unloading| unloading.slot.as_ref())
     }
 
-    /// Starts to give the slot back when it is claimed.
+    /// Releases the slot when another engine claims it, from now on.
     pub(super) fn watch_slot(&self) {
         let Some(slot) = self.slot() else { return };
         let claimed = self.callbacks.claimed.clone();

@@ -8,10 +8,10 @@ use super::cache_events::CacheEvent;
 use super::sequence::Sequence;
 use super::states::StatePool;
 
-/// Number of prompts that share the rows of a step, unless they leave some over.
+/// Maximum number of prompts that share the rows of a step; more prompts join if rows are left.
 const MAX_PROMPTS_PER_GROUP: usize = 4;
 /// Maximum number of rows that decoding sequences have in a step because of drafts. With more than half as many
-/// sequences, there are no drafts: large batches compute as long as they read weights.
+/// sequences, there are no drafts, because in large batches computation takes as long as reading the weights.
 const MAX_DRAFTED_ROWS: usize = 32;
 /// Interval, in steps, at which admission is retried even if no more blocks are free.
 const RETRY_STEPS: u64 = 16;
@@ -25,8 +25,8 @@ pub struct Limits {
     pub rows: usize,
     /// Maximum number of rows of a step while no sequence generates text, if that is more than `rows`.
     pub prompt_rows: usize,
-    /// Maximum number of rows of a step that belong to prompts all of whose logits are needed; at least 1. Bounds the
-    /// memory for logits.
+    /// Maximum number of rows per step of prompts that need the logits of all their rows; at least 1. Bounds the memory
+    /// for logits.
     pub scored_rows: usize,
 }
 
@@ -55,7 +55,7 @@ impl Plan {
         [&mut self.copies, &mut self.restored, &mut self.checkpoints].into_iter().for_each(Vec::clear);
     }
 
-    /// Drops the adapters and the pictures of a step that is over.
+    /// Drops the adapters and the pictures of a finished step.
     pub fn drop_adapters(&mut self) {
         self.step.sequences.iter_mut().for_each(|sequence| sequence.adapter = None);
         self.step.pictures.clear();
@@ -114,7 +114,7 @@ pub struct Scheduler<W> {
     waiting: VecDeque<Sequence<W>>,
     /// Blocks that this step's prompts fill. Other prompts with the same tokens wait for them.
     filling: Vec<(Parent, BlockTokens)>,
-    /// True if the step that is planned encodes a picture. A step encodes at most one, which limits its duration.
+    /// If true, the planned step encodes a picture. A step encodes at most one, which limits its duration.
     has_picture: bool,
     /// Prompts that share the remaining rows: (id, rows).
     group: Vec<(u64, usize)>,
@@ -196,7 +196,7 @@ impl<W> Scheduler<W> {
         self.submitted
     }
 
-    /// Removes all sequences for which `gone` returns true, and releases their blocks. Must not be called
+    /// Removes all sequences for which `done` returns true, and releases their blocks. Must not be called
     /// between [`Self::plan`] and [`Self::commit`].
     pub fn remove(&mut self, mut gone: impl FnMut(&mut Sequence<W>) -> bool, removed: &mut Vec<Sequence<W>>) {
         let mut index = 0;
@@ -252,7 +252,7 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Plans copies of the states of prompts whose rows end where a checkpoint is wanted.
+    /// Plans copies of the states of prompts whose rows end at the position of the next checkpoint.
     fn plan_checkpoints(&mut self, plan: &mut Plan) {
         if !self.pool.shares() {
             return;
@@ -273,8 +273,8 @@ impl<W> Scheduler<W> {
         sequence.state.take().into_iter().for_each(|slot| self.pool.states.release(slot));
     }
 
-    /// Returns the maximum number of draft tokens of each decoding sequence in the next step. One more than it is a
-    /// power of two; it is 0 if too many sequences are decoding.
+    /// Returns the maximum number of draft tokens per decoding sequence in the next step: a power of two minus 1, or 0
+    /// if too many sequences are decoding.
     pub fn max_drafts(&self) -> usize {
         let decoding = self.running.iter().filter(|sequence| sequence.is_decoding()).count();
         // Prompts get at least half of the rows.
@@ -287,8 +287,8 @@ impl<W> Scheduler<W> {
         self.running.iter_mut().filter(|sequence| sequence.is_decoding())
     }
 
-    /// Allocates the blocks of draft tokens, and drops those for which there are too few. Leaves a block for each
-    /// sequence, so that drafts cause no preemption.
+    /// Allocates the blocks of draft tokens, and drops drafts that get no block. Leaves one free block per sequence, so
+    /// that drafts cause no preemption.
     pub fn reserve_drafts(&mut self) {
         let spare = self.running.len();
         for sequence in self.running.iter_mut().filter(|sequence| sequence.drafted > 0) {
@@ -399,7 +399,7 @@ impl<W> Scheduler<W> {
     }
 
     fn rows_left(&self) -> usize {
-        // Features of pictures that see each other may exceed the limit.
+        // Pictures with bidirectional attention are not split, and may exceed the limit.
         self.step_rows.saturating_sub(self.running.iter().map(|sequence| sequence.rows).sum())
     }
 
@@ -429,7 +429,7 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Takes over shared blocks. Returns the rows left to compute; `None` if another fills its next block.
+    /// Adopts shared blocks. Returns the rows left to compute; `None` if another sequence fills its next block.
     fn prepare(&mut self, index: usize, plan: &mut Plan) -> Option<usize> {
         let sequence = &mut self.running[index];
         if !self.pool.shares() {
@@ -561,7 +561,7 @@ impl<W> Scheduler<W> {
     }
 }
 
-/// Divides `left` rows evenly, at least one each if possible; what one does not need goes to the others.
+/// Divides `left` rows evenly, at least one each if possible. Rows that a prompt does not need go to the others.
 fn divide(group: &mut [(u64, usize)], mut left: usize) {
     group.sort_unstable_by_key(|&(id, wanted)| (wanted, id));
     let mut sharers = group.len();

@@ -33,7 +33,7 @@ pub struct Sequence<W> {
     prompt: usize,
     /// Number of draft tokens, which the next step verifies.
     pub(super) drafted: usize,
-    /// Number of its first positions that a draft model has computed, and their hash.
+    /// Number of leading positions that a draft model has computed, and their hash.
     pub(super) draft_prefix: (usize, u64),
     /// Number of positions in the cache before drafts of the current step were accepted.
     accepted_from: Option<usize>,
@@ -43,7 +43,7 @@ pub struct Sequence<W> {
     pub(super) blocks: Vec<u32>,
     /// Slot of its recurrent state, if the model has one.
     pub(super) state: Option<u32>,
-    /// Number of its first positions whose blocks others had computed when it last took over blocks, a multiple of the block
+    /// Length of the prefix that was found in the cache when it last adopted blocks, in positions; a multiple of the block
     /// size.
     branch: usize,
     /// Number of rows in the current plan.
@@ -54,14 +54,14 @@ pub struct Sequence<W> {
     pub(super) preempted: bool,
     /// Number that identifies the client.
     pub(super) client: u128,
-    /// Number of the group of sequences that may share blocks.
+    /// Identifies the group of sequences that may share blocks.
     salt: u128,
-    /// Adapter that computes it.
+    /// Adapter that is applied to its rows.
     pub(super) adapter: Option<Arc<Adapter>>,
     /// Pictures of the prompt.
     pub(super) pictures: PromptPictures,
     cached: usize,
-    /// If true, it takes over blocks that others computed.
+    /// If true, it adopts cached blocks of other sequences.
     shares: bool,
     /// Number of prompt rows whose logits were returned; `None` if they are not needed.
     scored: Option<usize>,
@@ -107,23 +107,23 @@ impl<W> Sequence<W> {
         Self { salt, ..self }
     }
 
-    /// Computes it with an adapter. It shares blocks only with sequences of the same salt and adapter.
+    /// Applies an adapter. Blocks are shared only with sequences of the same salt and adapter.
     pub fn with_adapter(self, adapter: Option<Arc<Adapter>>) -> Self {
         let salt = adapter.as_ref().map_or(self.salt, |adapter| adapter.cache_salt(self.salt));
         Self { adapter, salt, ..self }
     }
 
-    /// Sets the pictures of the prompt. It shares their blocks with sequences that have the same pictures at the same places.
+    /// Sets the pictures of the prompt. Their blocks are shared with sequences that have them at the same positions.
     pub fn with_pictures(self, pictures: PromptPictures) -> Self {
         Self { pictures, ..self }
     }
 
-    /// Computes the whole prompt, without blocks that others computed.
+    /// Computes the whole prompt, without cached blocks of other sequences.
     pub fn without_sharing(self) -> Self {
         Self { shares: false, ..self }
     }
 
-    /// Returns the logits of all rows of the prompt, which is computed without blocks of others.
+    /// Requests the logits of all rows of the prompt, which is then computed without cached blocks of other sequences.
     pub fn with_prompt_logits(self) -> Self {
         Self { scored: Some(0), ..self.without_sharing() }
     }
@@ -165,12 +165,12 @@ impl<W> Sequence<W> {
         self.tokens[first + place] = token;
     }
 
-    /// Returns the number of the group of sequences that may share blocks.
+    /// Returns the number that identifies the group of sequences that may share blocks.
     pub(super) fn salt(&self) -> u128 {
         self.salt
     }
 
-    /// Drops all draft tokens but the first `count`.
+    /// Keeps the first `count` draft tokens, and drops the others.
     pub(super) fn keep_drafts(&mut self, count: usize) {
         let dropped = self.drafted.saturating_sub(count);
         self.tokens.truncate(self.tokens.len() - dropped);
@@ -271,7 +271,7 @@ impl<W> Sequence<W> {
         self.tokens.len() - self.drafted - self.computed
     }
 
-    /// Returns true if its next row is followed by a token to sample, so that drafts may follow it.
+    /// Returns true if a token is sampled after its next row, so that drafts may follow that row.
     pub(super) fn is_decoding(&self) -> bool {
         self.pending() == 1 && !self.has_unscored_rows()
     }
@@ -292,8 +292,8 @@ impl<W> Sequence<W> {
         Some((self.parent_of(block), self.block_tokens(block)?))
     }
 
-    /// Returns the tokens of a block that is full. Those of a block with features of pictures are replaced by a hash of tokens
-    /// and pictures, which differs from all tokens.
+    /// Returns the tokens of a full block. If it contains features of pictures, a hash of tokens and pictures, which
+    /// differs from all tokens, replaces them.
     fn block_tokens(&self, block: usize) -> Option<BlockTokens> {
         let places = block * BLOCK_SIZE..(block + 1) * BLOCK_SIZE;
         let mut tokens = *self.tokens[places.start..].first_chunk()?;
@@ -313,8 +313,8 @@ impl<W> Sequence<W> {
         Some(tokens)
     }
 
-    /// Calls `visit` for the features of pictures within a range of the prompt, with their rows from the start of the range on
-    /// and the number of the first of them.
+    /// Calls `visit` for each run of picture features within a range of the prompt. Passes the picture, the rows relative
+    /// to the range, and the index of the first feature.
     fn visit_features(&self, within: Range<usize>, mut visit: impl FnMut(&Placement, Range<usize>, usize)) {
         for place in &self.pictures.places {
             let mut feature = 0;
@@ -369,7 +369,7 @@ impl<W> Sequence<W> {
         }
     }
 
-    /// Returns true if its last planned row, which is not committed yet, is followed by a token to sample.
+    /// Returns true if a token will be sampled after its last planned row, which is not committed yet.
     pub(super) fn will_want_logits(&self) -> bool {
         self.rows > 0 && self.computed + self.rows == self.tokens.len()
     }
@@ -379,7 +379,7 @@ impl<W> Sequence<W> {
         self.shares && self.computed.is_multiple_of(BLOCK_SIZE) && self.pending() > BLOCK_SIZE
     }
 
-    /// Takes over registered blocks that match its next tokens. Returns the number of positions saved.
+    /// Adopts registered blocks that match its next tokens. Returns the number of positions saved.
     pub(super) fn share(&mut self, pool: &mut BlockPool) -> usize {
         let from = self.computed;
         while self.may_share() {
@@ -420,15 +420,15 @@ impl<W> Sequence<W> {
         pool.states.find(*block)
     }
 
-    /// Returns the number of positions after which a checkpoint of its state is wanted next: where its prompt has left that of
-    /// others, or at the end of the last block before the prompt's last token.
+    /// Returns the number of positions after which its state is checkpointed next. They end with the prefix shared with
+    /// other sequences, or with the last block before the prompt's last token.
     pub(super) fn next_checkpoint(&self) -> Option<usize> {
         let last = (self.prompt - 1) / BLOCK_SIZE * BLOCK_SIZE;
         [self.branch, last].into_iter().filter(|position| *position > self.computed).min()
     }
 
-    /// Allocates a copy of the registered block with the longest common prefix, if that is long enough. Holds
-    /// the source once more. Returns (source, destination) and the number of positions saved.
+    /// Allocates a copy of the registered block with the longest common prefix, if that is long enough. Adds a
+    /// reference to the source. Returns (source, destination) and the number of positions saved.
     pub(super) fn copy_partial_match(&mut self, pool: &mut BlockPool) -> Option<((u32, u32), usize)> {
         if !self.shares || !self.computed.is_multiple_of(BLOCK_SIZE) || self.state.is_some() {
             return None;
@@ -468,7 +468,7 @@ impl<W> Sequence<W> {
         self.register(from, pool);
     }
 
-    /// Registers the blocks that are full since `from` positions were computed.
+    /// Registers the blocks that were filled after the first `from` positions.
     fn register(&mut self, from: usize, pool: &mut BlockPool) {
         if !pool.shares() {
             return;

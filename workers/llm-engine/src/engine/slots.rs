@@ -1,4 +1,4 @@
-//! Places for loaded models, which the engines of several models share.
+//! Slots for loaded models, which several engines share.
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 type Grant = Box<dyn FnOnce(ModelSlot) + Send>;
 type Claim = Box<dyn Fn() + Send>;
 
-/// A fixed number of places for loaded models. An engine holds a [`ModelSlot`] while its model is loaded. If none is free,
-/// the slot of the least recently used engine is claimed. Requests are granted in their order.
+/// A fixed number of slots for loaded models. An engine holds a [`ModelSlot`] while its model is loaded. If none is free,
+/// the slot of the least recently used engine is claimed. Requests are granted in order.
 #[derive(Clone)]
 pub struct ModelSlots(Arc<Mutex<State>>);
 
@@ -32,7 +32,7 @@ struct Holder {
 }
 
 impl ModelSlots {
-    /// Creates `count` places, at least one.
+    /// Creates `count` slots, at least one.
     pub fn new(count: usize) -> Self {
         Self(Arc::new(Mutex::new(State { free: count.max(1), ..State::default() })))
     }
@@ -91,14 +91,14 @@ impl State {
     }
 }
 
-/// Place for one loaded model, released when dropped.
+/// Slot for one loaded model, released when dropped.
 pub struct ModelSlot {
     slots: ModelSlots,
     id: u64,
 }
 
 impl ModelSlot {
-    /// Sets the callback that asks for the slot because another model needs it; immediately if this has happened already.
+    /// Sets the callback that is called when another model needs the slot, immediately if one already does.
     /// The callback must return quickly and must not use the slots.
     pub fn on_claim(&self, claim: impl Fn() + Send + 'static) {
         let mut state = self.slots.lock();
@@ -120,7 +120,7 @@ impl ModelSlot {
         }
     }
 
-    /// Returns the places that it belongs to.
+    /// Returns the slots that it belongs to.
     pub fn slots(&self) -> &ModelSlots {
         &self.slots
     }

@@ -17,7 +17,7 @@ pub const MAX_DRAFT_TOKENS: usize = 15;
 /// Source of draft tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DraftSource {
-    /// Prompt lookup: tokens that followed the last tokens before. The lengths are those of the searched n-grams.
+    /// Prompt lookup: tokens that followed an earlier occurrence of the last tokens. Contains the lengths of the n-grams.
     Ngram(RangeInclusive<usize>),
     /// The model's [draft model](StepModel::draft_model).
     Model,

@@ -1,4 +1,4 @@
-//! Slots of recurrent states. Sequences hold them, and others are checkpoints: copies of the states at the ends of cached
+//! Slots of recurrent states. Sequences hold some; others are checkpoints: copies of the states at the ends of cached
 //! blocks, from which other sequences continue.
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +15,7 @@ pub struct StatePool {
 }
 
 impl StatePool {
-    /// Creates a pool of free slots; of none for models without recurrent states.
+    /// Creates a pool of free slots; 0 for models without recurrent states.
     pub fn new(slots: u32) -> Self {
         Self { slots, free: (0..slots).rev().collect(), ..Self::default() }
     }
@@ -59,7 +59,7 @@ impl StatePool {
         self.used.insert(block, self.clock);
     }
 
-    /// Returns the slot of the checkpoint at the end of a block, which is used now.
+    /// Returns the slot of the checkpoint at the end of a block, and marks it as the most recently used.
     pub fn find(&mut self, block: u32) -> Option<u32> {
         let used = self.used.get_mut(&block)?;
         self.clock += 1;

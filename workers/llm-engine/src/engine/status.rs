@@ -56,15 +56,15 @@ pub(super) struct StepTokens {
     pub(super) written: u64,
     /// Number of drafts.
     pub(super) drafts: u64,
-    /// Number of their tokens.
+    /// Number of draft tokens.
     pub(super) drafted: u64,
-    /// Number of accepted tokens of drafts.
+    /// Number of accepted draft tokens.
     pub(super) accepted: u64,
 }
 
 pub(super) type Hook = Box<dyn Fn(&str) + Send + Sync>;
 
-/// Reason for which the thread ended unexpectedly.
+/// Reason why the thread ended unexpectedly.
 pub(super) struct Failure {
     pub(super) code: &'static str,
     pub(super) message: String,
@@ -119,7 +119,7 @@ impl Shared {
         status.preempted = counters.preempted;
     }
 
-    /// Publishes whether the weights are in memory.
+    /// Publishes the state of the model's weights.
     pub(super) fn set_model(&self, model: ModelState) {
         self.snapshot().model = model;
     }
@@ -149,7 +149,7 @@ impl Shared {
     }
 }
 
-/// Places in the engine's queue, released when dropped.
+/// Slots in the engine's queue, released when dropped.
 pub(super) struct QueueSlot(Arc<Shared>, usize);
 
 impl QueueSlot {

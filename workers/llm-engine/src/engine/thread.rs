@@ -35,13 +35,13 @@ pub(super) enum Command {
     RecordCacheEvents(CacheEventSink),
     /// Copies an adapter to the model's device.
     LoadAdapter(AdapterJob),
-    /// Frees the memory of adapters that nothing uses.
+    /// Frees the memory of unused adapters.
     FreeAdapters,
     /// Unloads the model after the requests that were accepted before.
     Unload,
     /// Delivers a slot for the model, which may then be loaded.
     GrantSlot(ModelSlot),
-    /// Starts to give the slot back when it is claimed.
+    /// Releases the slot when another engine claims it, from now on.
     WatchSlot,
     /// Wakes the thread after [`Shared::stopping`] or [`Shared::holds`] was changed.
     Wake,
@@ -232,7 +232,7 @@ impl EngineLoop {
         self.model.unload();
     }
 
-    /// Loads the model for the requests that wait. If that fails, so do they, and the next request tries again.
+    /// Loads the model for the waiting requests. If loading fails, they fail, and the next request retries.
     fn load_model(&mut self) {
         self.shared.set_model(ModelState::Loading);
         let Err(error) = self.model.load() else { return self.shared.set_model(ModelState::Loaded) };
@@ -258,7 +258,7 @@ impl EngineLoop {
         self.adapters.free_unused();
     }
 
-    /// Computes one step. `from` is when its host work began; `excluded` is time since then spent elsewhere.
+    /// Computes one step. `from` is the start of its host work; `excluded` is the time since then that is not overhead.
     fn step(&mut self, from: Instant, mut excluded: Duration) -> Result<()> {
         excluded += self.propose_drafts()?;
         self.scheduler.plan(&mut self.plan);
@@ -285,7 +285,7 @@ impl EngineLoop {
     }
 
     /// Proposes draft tokens, if the engine speculates, and returns the time that a draft model took. If that model fails,
-    /// the engine speculates no more.
+    /// the engine stops speculating.
     fn propose_drafts(&mut self) -> Result<Duration> {
         let Some(drafter) = &mut self.drafter else { return Ok(Duration::ZERO) };
         let error = match drafter.propose(&mut self.scheduler, self.model.get()?) {

@@ -106,7 +106,7 @@ impl Writer {
         (prompt, writer)
     }
 
-    /// Announces the start of the computation, once.
+    /// Sends [`Event::Started`] on the first call.
     pub(super) fn start(&mut self) {
         if !self.started {
             self.started = true;
@@ -114,7 +114,7 @@ impl Writer {
         }
     }
 
-    /// Returns true if generation has ended or the client is gone.
+    /// Returns true if generation has ended or the client has disconnected.
     pub(super) fn is_finished(&mut self) -> bool {
         if self.ending.is_none() && (self.cancelled.load(Ordering::Relaxed) || self.events.is_closed()) {
             self.end(StopReason::Cancelled);
@@ -132,8 +132,8 @@ impl Writer {
         (!self.ignore_eos && self.text.is_end(token)) || self.stop_tokens.contains(&token)
     }
 
-    /// Adds the sampler's input for the tokens that follow the positions `scored` of the prompt and, if `drafted` is not
-    /// `None`, for the next token and those after each of so many drafts, which are the last of `text`.
+    /// Adds the sampler's input for the prompt tokens after the positions `scored`. With `drafted`, also adds it for the
+    /// next token and the tokens after each of that many drafts, which are the last tokens of `text`.
     fn push_rows<'a>(
         &'a mut self,
         (prompt, text): (&'a [u32], &'a [u32]),
@@ -179,7 +179,7 @@ impl Writer {
         }
     }
 
-    /// Returns the sampler's input for the token after `place` drafts, which are the last of `text`.
+    /// Returns the sampler's input for the token after `index` drafts, which are the last tokens of `text`.
     fn row<'a>(
         &'a self,
         prompt: &'a [u32],
@@ -254,7 +254,7 @@ impl Writer {
         self.ending = Some(Event::End { text: self.stream.finish(), reason, stop: None, usage: self.usage });
     }
 
-    /// Sends an event. The receiver may be gone, which the next [`Self::is_finished`] notices.
+    /// Sends an event. If the receiver was dropped, the next [`Self::is_finished`] returns true.
     fn send(&mut self, event: Event) {
         if let Err(too_slow) = self.events.send(event) {
             self.ending = Some(too_slow);
@@ -299,7 +299,7 @@ impl Sequence<Writer> {
         self.writer.row(prompt, text, place, None)
     }
 
-    /// Drops the drafts from the first token that would end the text, or that the model does not know.
+    /// Drops the drafts from the first token that would end the text, or that is outside the model's vocabulary.
     pub(super) fn drop_invalid_drafts(&mut self) {
         let is_invalid =
             |token: &u32| self.writer.is_end(*token) || *token as usize >= self.writer.vocabulary;
@@ -316,8 +316,8 @@ impl Sequence<Writer> {
         writer.grammar.iter_mut().for_each(|grammar| _ = grammar.prepare(drafts));
     }
 
-    /// Returns the positions of the prompt whose next tokens the committed step scored and, if the step returned the
-    /// logits of the next token, the number of drafts whose logits it also returned.
+    /// Returns the positions of the prompt whose next tokens the committed step scored. If the step returned the logits of
+    /// the next token, also returns the number of drafts whose logits it returned.
     fn scored(&self) -> (Range<usize>, Option<usize>) {
         let returned = self.returned();
         let drafted = (self.wants_logits() && !returned.is_empty()).then(|| self.drafts().len());
@@ -331,8 +331,8 @@ impl Sequence<Writer> {
         writer.push_rows((prompt, written), scored, drafted, rows);
     }
 
-    /// Takes the results of its rows, which are tokens or errors of sampling. A draft is accepted as long as its tokens are
-    /// those that were sampled in their places: the text is the same as without drafts.
+    /// Processes the results of its rows, which are tokens or sampling errors. Draft tokens are accepted while they equal
+    /// the sampled tokens, so the text is the same as without drafts.
     pub(super) fn write(
         &mut self,
         results: &mut impl Iterator<Item = Result<Sampled, String>>,

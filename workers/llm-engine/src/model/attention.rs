@@ -190,10 +190,9 @@ impl AttentionPlan {
         Ok(Self { sequences, flash, direction })
     }
 
-    /// Computes attention of queries (rows, heads, width) over the keys of their sequence, if causal up to their own
-    /// position. Returns (rows, heads · width). Keys and values are the cache's if `paged`, otherwise the step's own.
-    /// `sinks` (heads), f32, are the scores of a
-    /// key whose value is zero, which all queries of a head see.
+    /// Computes attention of queries (rows, heads, width) over the keys of their sequence; causal queries see those up to
+    /// their position. Returns (rows, heads · width). Keys and values are the cache's if `paged`, otherwise the step's.
+    /// `sinks`, f32 (heads), are the scores of a key whose value is zero, which all queries of a head see.
     pub fn attend(
         &self,
         scores: Scoring,
@@ -308,7 +307,7 @@ fn attend_one(
     out.reshape((rows, heads * width))?.to_dtype(dtype)
 }
 
-/// Returns `None` if every query attends to every key.
+/// Returns the mask of a sequence, f32 (rows, context); `None` if every query attends to every key.
 fn mask(
     sequence: &SequenceStep,
     window: Option<usize>,

@@ -8,14 +8,14 @@ use super::cache_dtype::{CacheDType, CacheTypes};
 use super::config::{DecoderConfig, HeadShape};
 use crate::step::BLOCK_SIZE;
 
-/// Default limit of the cache size, in full contexts. More blocks are never of use.
+/// Default limit of the cache size, in full contexts. More blocks bring no benefit.
 pub(super) const MAX_CONTEXTS: usize = 128;
 
 /// Keys and values of a layer, or of the rows of a step.
 pub struct KeysValues {
     /// Keys, (blocks, [`BLOCK_SIZE`], heads, width) or (rows, heads, width).
     pub keys: Tensor,
-    /// Values, likewise.
+    /// Values, in the shape of the keys.
     pub values: Tensor,
     /// Scales of encoded keys and values, bf16 (blocks, [`BLOCK_SIZE`], heads, 2).
     pub scales: Option<Tensor>,
@@ -63,7 +63,7 @@ pub fn blocks_that_fit(
 }
 
 impl Cache {
-    /// Allocates `blocks` blocks filled with zeros, and one that is not used.
+    /// Allocates `blocks` blocks filled with zeros, and the unused block.
     pub fn new(
         config: &DecoderConfig,
         blocks: usize,
@@ -90,7 +90,7 @@ impl Cache {
         self.types
     }
 
-    /// Returns the number of bytes of all tensors, including the block that is not used.
+    /// Returns the number of bytes of all tensors, including the unused block.
     pub fn bytes(&self) -> usize {
         let tensors = self
             .layers

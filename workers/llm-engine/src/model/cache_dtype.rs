@@ -5,18 +5,18 @@ pub use candle_nn::encoded_cache::CacheEncoding;
 /// Data type of the elements of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheDType {
-    /// Floats of 32 bits, in which attention is computed.
+    /// 32-bit floats, in which attention is computed.
     F32,
-    /// Floats of 16 bits, in which attention is computed.
+    /// 16-bit floats, in which attention is computed.
     F16,
-    /// Floats of 16 bits with 8 bits of exponent, in which attention is computed.
+    /// Brain floats (bfloat16), in which attention is computed.
     BF16,
     /// Bytes with a scale for each row of a head.
     Encoded(CacheEncoding),
 }
 
 impl CacheDType {
-    /// Names, of which the first of each type is that which is reported.
+    /// Names of the types. The first one of each type is reported.
     const NAMES: [(&'static str, Self); 9] = [
         ("f32", Self::F32),
         ("f16", Self::F16),
@@ -29,12 +29,12 @@ impl CacheDType {
         ("bfloat16", Self::BF16),
     ];
 
-    /// Returns the type with a name, which may also be vLLM's.
+    /// Returns the type with a name, which may be a name in vLLM.
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype)
     }
 
-    /// Returns the name.
+    /// Returns the name that is reported.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, dtype)| *dtype == self).map_or("", |(name, _)| name)
     }
@@ -49,7 +49,7 @@ impl CacheDType {
         }
     }
 
-    /// Returns the data type of tensors with elements.
+    /// Returns the data type of the tensors that store the elements.
     pub fn stored(self) -> DType {
         match self {
             Self::F32 => DType::F32,

@@ -49,7 +49,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Applies it to each element.
+    /// Applies the function to each element.
     pub fn forward(self, x: &Tensor) -> candle_core::Result<Tensor> {
         match self {
             Self::Silu => x.silu(),
@@ -131,13 +131,13 @@ pub struct DecoderConfig {
     pub head_dim: usize,
     /// Heads of layers without a window, if they differ from the others'.
     pub full_heads: Option<HeadShape>,
-    /// If true, layers without a window have no projection of values: those of keys, before their norm, are the values.
+    /// If true, layers without a window have no value projection: the keys, before their norm, are the values.
     pub keys_as_values: bool,
     /// If true, each head of values is normalized by an RMS norm without weights.
     pub value_norm: bool,
-    /// Number of last layers that attend to the keys and values of the last layer before them with the same window.
+    /// Number of last layers that reuse the keys and values of an earlier layer, the last one with the same window.
     pub shared_layers: usize,
-    /// If true, the feed-forward layers of these are twice as wide as the others.
+    /// If true, the layers that reuse keys and values have feed-forward layers of twice the width.
     pub wide_shared_layers: bool,
     /// Width of the inputs of each layer that depend on the token and its embedding, if there are any.
     pub layer_inputs: Option<usize>,
@@ -372,7 +372,7 @@ impl DecoderConfig {
     }
 }
 
-/// Reads the width inside the feed-forward layers, of which some families have a list.
+/// Reads the width inside the feed-forward layers. Some families have a list with an equal width for each layer.
 fn intermediate(fields: &Fields) -> Result<usize> {
     let key = "intermediate_size";
     let Some(list) = fields.value(key).and_then(Value::as_array) else { return fields.required(key) };

@@ -267,7 +267,7 @@ impl Decoder {
         self.run_layers(self.embedded(tokens, shared)?, 0..self.layers.len(), shared)
     }
 
-    /// Returns the residual stream before the first layer, or several of them, (rows, streams, width), and computes the inputs of the layers.
+    /// Returns the residual stream before the first layer, or several, (rows, streams, width). Computes the layers' inputs.
     fn embedded(&self, tokens: &Tensor, shared: &mut StepContext) -> candle_core::Result<ResidualStream> {
         let rows = |tokens: &Tensor| self.embedding.forward(tokens, self.dtype);
         let x = self.part.look_up(tokens, self.embedding.vocabulary()?, rows)?;

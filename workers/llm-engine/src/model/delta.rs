@@ -24,7 +24,7 @@ pub struct DeltaAttention {
 }
 
 impl DeltaAttention {
-    /// Maps (rows, in) to the input of the output projection, and updates the recurrent states of the layer: last inputs of
+    /// Maps (rows, in) to the input of the output projection. Updates the recurrent states of the layer: last inputs of
     /// the convolution and matrices of the heads.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Mixtures of experts: feed-forward layers in which a router chooses some of many networks for each row.
 //!
-//! On ROCm devices, the matrices of all experts form one stack, and the whole layer is computed on the device, so that a
+//! On ROCm devices, the matrices of all experts form one stack. The whole layer is computed on the device, so that a
 //! decoding step can be captured. Kernels read only the chosen matrices. On other devices, the host reads the router's
 //! choice and computes the rows of each chosen expert together.
 use anyhow::{Context, Result};
@@ -222,8 +222,8 @@ fn group_scores(groups: &Tensor, count: usize) -> candle_core::Result<Tensor> {
     }
 }
 
-/// Returns the weight of the expert number `chosen` in the order of falling scores (rows, experts): its part of a softmax of
-/// the scores from its own on that are near it.
+/// Returns the weight of expert number `chosen` of `sorted`, descending scores (rows, experts). It is the expert's share
+/// of a softmax over its score and the lower ones that are near it.
 fn sparse_mixer(sorted: &Tensor, chosen: usize, tolerance: f64) -> candle_core::Result<Tensor> {
     let rest = sorted.narrow(D::Minus1, chosen, sorted.dim(D::Minus1)? - chosen)?;
     let own = rest.narrow(D::Minus1, 0, 1)?;

@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use crate::sampling::settings::{Kind, Sampling, Setting};
 
-/// Settings that are read, as by vLLM.
+/// Settings that are read, which are those that vLLM reads.
 const NAMES: [&str; 5] = ["temperature", "top_k", "top_p", "min_p", "repetition_penalty"];
 
 /// Returns the default settings with those of the file in `folder`, if there is one. Values that are out of range are
-/// reported and ignored.
+/// logged and ignored.
 ///
 /// # Errors
 /// Returns an error if the file exists but is not JSON.

@@ -10,7 +10,7 @@ impl DecoderConfig {
         self.full_heads.filter(|_| self.windows[layer].is_none()).unwrap_or(own)
     }
 
-    /// Returns the widths of the heads of all layers, without order.
+    /// Returns the widths of the heads of all layers, in no particular order.
     pub fn head_widths(&self) -> impl Iterator<Item = usize> {
         std::iter::once(self.head_dim).chain(self.full_heads.map(|heads| heads.width))
     }
@@ -65,7 +65,7 @@ impl DecoderConfig {
         self.parts[layer] != LayerParts::Attention
     }
 
-    /// Returns the norms of a layer. Layers with one part have the norm before attention as that of their input.
+    /// Returns the norms of a layer. Layers with one part have only the norm of their input.
     pub fn layer_norms(&self, layer: usize) -> Norms {
         let [input, ..] = self.norms;
         match self.parts[layer] {

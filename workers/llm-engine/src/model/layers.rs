@@ -46,7 +46,7 @@ pub struct Linear {
     matrix: Matrix,
     /// Bias (out), in the data type of the states.
     bias: Option<Tensor>,
-    /// Input features in the order of the columns, u32 (in), if it is not theirs.
+    /// Input feature of each column, u32 (in); `None` if the columns are in the order of the features.
     input_order: Option<Tensor>,
     /// Norm of the input that belongs to the layer, if there is one.
     input_norm: Option<Norm>,
@@ -70,12 +70,12 @@ impl Linear {
         Self { bias: Some(bias), ..self }
     }
 
-    /// Sets the order of the columns: the input features of each, u32 (in). `None` is the order of the features.
+    /// Sets the order of the columns: the input feature of each, u32 (in). `None` is the order of the features.
     pub fn with_input_order(self, input_order: Option<Tensor>) -> Self {
         Self { input_order, ..self }
     }
 
-    /// Sets a norm that the layer applies to its input, which has no other.
+    /// Sets a norm that the layer applies to its input unless another norm is fused.
     pub fn with_input_norm(self, norm: Norm) -> Self {
         Self { input_norm: Some(norm), ..self }
     }
@@ -187,10 +187,10 @@ pub(super) fn gated(both: &Tensor, activation: Activation) -> Result<Tensor> {
     activation.gate(&both.narrow(D::Minus1, 0, width)?, &both.narrow(D::Minus1, width, width)?)
 }
 
-/// The residual stream between two blocks of a decoder, and its norm if it was computed together with the sum.
+/// Residual stream between two blocks of a decoder, and its norm if it was computed together with the sum.
 #[derive(Clone, Debug)]
 pub struct ResidualStream {
-    /// The sum of all outputs so far, (rows, width).
+    /// Sum of all outputs so far, (rows, width).
     pub sum: Tensor,
     normed: Option<Tensor>,
 }

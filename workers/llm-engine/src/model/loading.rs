@@ -31,7 +31,7 @@ const CACHE_PERCENT: usize = 85;
 const ENCODED_MAX_WIDTH: usize = 256;
 const ENCODED_WIDTH_STEP: usize = 8;
 
-/// Field that multimodal models may have beside the configuration of their text model.
+/// Field that multimodal models may have outside of the configuration of their text model.
 const TIED: &str = "tie_word_embeddings";
 
 /// Options for loading a model.

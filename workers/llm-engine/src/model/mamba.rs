@@ -20,7 +20,7 @@ pub struct MambaMixer {
     pub dt_bias: Tensor,
     /// Factor of x in the results, f32 (heads).
     pub skip: Tensor,
-    /// Least and largest step.
+    /// Minimum and maximum step.
     pub step_limits: [f32; 2],
     /// Norm of each group of heads and the weights that follow it, if there are several groups. The output projection includes
     /// the norm of a single group.
@@ -28,7 +28,7 @@ pub struct MambaMixer {
 }
 
 impl MambaMixer {
-    /// Maps (rows, in) to the input of the output projection, and updates the recurrent states of the layer: last inputs of
+    /// Maps (rows, in) to the input of the output projection. Updates the recurrent states of the layer: last inputs of
     /// the convolution and matrices of the heads.
     ///
     /// # Errors

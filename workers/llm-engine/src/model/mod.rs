@@ -110,7 +110,7 @@ pub fn load(
     load_on(path, std::slice::from_ref(device), options, progress)
 }
 
-/// Like [`load`]. Several ROCm devices have a part of the model each (tensor parallelism).
+/// Like [`load`], but divides the model among several ROCm devices (tensor parallelism).
 ///
 /// # Errors
 /// See [`load`]. Also if the devices cannot divide the model, or cannot be connected.

@@ -7,7 +7,7 @@ use candle_core::{D, DType, Device, Tensor};
 use super::files::{Description, ModelFiles};
 use super::sentence::{Pooling, SentenceModules};
 
-/// Function of the outputs of a linear layer.
+/// Activation function of a linear layer.
 #[derive(Clone, Copy, Debug)]
 enum Activation {
     Identity,
@@ -38,8 +38,8 @@ impl EmbeddingHead {
         Self { poolings: vec![Pooling::Mean], dense: Vec::new(), normalize: false, width }
     }
 
-    /// Creates a head that computes a score: the product of the last state with `weight`, f32 (1, width), and of that
-    /// the sigmoid if `sigmoid`.
+    /// Creates a head that computes a score: the product of the last state with `weight`, f32 (1, width). If `sigmoid`,
+    /// the score is the sigmoid of the product.
     pub fn score(weight: Tensor, sigmoid: bool) -> Self {
         let activation = if sigmoid { Activation::Sigmoid } else { Activation::Identity };
         let dense = Dense { linear: candle_nn::Linear::new(weight, None), width: 1, activation };

@@ -145,7 +145,7 @@ impl Ranks {
         self.shared.communicators.iter().for_each(|communicator| communicator.set_deadline(deadline));
     }
 
-    /// Lets all ranks do some work. Returns the result of rank 0 without waiting for the devices.
+    /// Computes on all ranks. Returns the result of rank 0 without waiting for the devices.
     fn compute(&self, work: &Work) -> CandleResult<Option<Tensor>> {
         self.check_failure()?;
         let (sender, result) = channel();
@@ -175,7 +175,7 @@ impl Ranks {
         }
     }
 
-    /// Refuses prompts that all ranks would refuse, since an error of a rank ends all of them.
+    /// Rejects prompts that all ranks would reject, since an error of a rank ends all of them.
     fn check_prompts(&self, prompts: &[Vec<u32>]) -> CandleResult<Arc<[Vec<u32>]>> {
         packed_step(prompts, self.capacity.vocabulary, self.capacity.context)?;
         Ok(prompts.into())

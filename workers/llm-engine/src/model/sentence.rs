@@ -1,5 +1,5 @@
-//! Modules of sentence-transformers: how a checkpoint turns the states of a text into one vector or score. GGUF files
-//! contain the pooling in their metadata.
+//! Modules of sentence-transformers, which convert the states of a text to one vector or score. GGUF files contain the
+//! pooling in their metadata.
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ impl SentenceModules {
     fn of_metadata(content: &Content) -> Option<Self> {
         let kind = pooling_type(content)?;
         let (_, pooling) = GGUF_POOLINGS.into_iter().find(|(number, _)| *number == kind)?;
-        // The files do not contain whether vectors are normalized; llama.cpp always does.
+        // The files do not state whether vectors are normalized; llama.cpp always normalizes them.
         Some(Self { poolings: vec![pooling], dense: Vec::new(), normalize: true })
     }
 
@@ -116,8 +116,8 @@ fn modules(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     modules.iter().map(read).collect()
 }
 
-/// Score of a pair of texts by a decoder: the product of the last token's state with a row of a matrix, less that with
-/// another row.
+/// Score of a pair of texts by a decoder. It is the product of the last token's state with a row of a matrix, minus
+/// its product with another row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScoreRows {
     /// Name of the matrix; `None` for the projection to logits.
@@ -182,7 +182,7 @@ impl ScoreRows {
 /// Suffix of the architectures of classifiers.
 pub(super) const CLASSIFIER: &str = "ForSequenceClassification";
 
-/// Returns true unless the files name another activation of the scores, as sentence-transformers writes it.
+/// Returns true unless the files of sentence-transformers specify that scores have no sigmoid.
 pub(super) fn is_sigmoid(files: &ModelFiles, config: &Value) -> Result<bool> {
     let path = files.path().join("config_sentence_transformers.json");
     let own = optional_json(&path)?.unwrap_or_default();

@@ -41,7 +41,7 @@ struct Products<'a> {
 }
 
 impl ExpertStacks {
-    /// Returns true if the kernels for single rows are the fastest for `used` experts of each row of `x`: if experts are
+    /// Returns true if the kernels for single rows are the fastest for `used` experts of each row of `x`, since experts are
     /// rarely chosen by several rows, which would then read their matrices several times.
     pub fn is_fused(&self, x: &Tensor, used: usize) -> Result<bool> {
         let (rows, dtype) = (x.dim(0)?, x.dtype());
@@ -69,8 +69,8 @@ impl ExpertStacks {
     }
 
     /// Maps (rows, width) to the sums of the outputs of `experts` (rows, used) with `weights`, and `residual`, if there is
-    /// one: in two launches if [`Self::is_fused`], otherwise grouped by expert. Returns `None` if there are no kernels for the
-    /// operands.
+    /// one. Takes two launches if [`Self::is_fused`], and otherwise groups the products by expert. Returns `None` if there are
+    /// no kernels for the operands.
     pub fn fused(
         &self,
         (x, with): (&Tensor, FusedWith),

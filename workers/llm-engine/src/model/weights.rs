@@ -80,7 +80,7 @@ impl<'a> Weights<'a> {
             Description::Config(_) => Some(prefix().to_string()),
             Description::Metadata(_) => None,
         };
-        // Early checkpoints of models that read pictures have one.
+        // Early checkpoints of multimodal models have such a prefix.
         let head_prefix = first_prefix(files.names(), "lm_head.weight").unwrap_or_default().to_owned();
         files.dequantize_as(matrices.unwrap_or(DType::F32));
         let (part, total) = (Part::whole(), files.bytes().max(1));
@@ -207,7 +207,7 @@ impl<'a> Weights<'a> {
         Ok(ordered.unwrap_or((location.format, None)))
     }
 
-    /// Loads a linear layer without a bias from pieces of whole rows, in the order of their columns if it is the same.
+    /// Loads a linear layer without a bias from pieces of whole rows. Keeps the order of their columns if it is the same.
     fn product(&mut self, mut pieces: Vec<Piece>, shape: &[usize]) -> Result<Linear> {
         let formats = pieces.iter().map(|piece| self.format_of_product(&piece.name));
         let formats = formats.collect::<Result<Vec<_>>>()?;
@@ -301,7 +301,7 @@ impl<'a> Weights<'a> {
         self.floats(&named, &[rows], self.dtype)
     }
 
-    /// Loads this rank's `width` elements of a vector that is no norm, as f32 (width). Its name in safetensors has no ending.
+    /// Loads this rank's `width` elements of a vector, as f32 (width). Its name in safetensors has no suffix `.weight`.
     pub fn vector(&mut self, layer: Option<usize>, role: Role, width: usize) -> Result<Tensor> {
         let name = self.name(layer, role, "weight");
         let name = if self.prefix.is_some() { name.trim_end_matches(".weight") } else { &name };
@@ -309,7 +309,7 @@ impl<'a> Weights<'a> {
         self.floats(&[Piece::vector(name.to_owned(), self.part.own(width))], &[width], DType::F32)
     }
 
-    /// Loads the factor of a layer's states, which GGUF files need not have: 1 without it.
+    /// Loads the factor of a layer's states; 1 if a GGUF file does not contain it.
     pub fn layer_scale(&mut self, layer: usize) -> Result<f64> {
         let name = self.name(Some(layer), Role::LayerScale, "weight");
         if self.prefix.is_none() && self.files.location(&name).is_err() {
@@ -354,7 +354,7 @@ impl<'a> Weights<'a> {
         Ok(Tensor::from_vec(values, count, self.device)?.to_dtype(self.dtype)?)
     }
 
-    /// Creates an RMS norm without weights of states of this width.
+    /// Creates an RMS norm without weights for states of this width.
     pub fn unweighted_norm(&self, width: usize, eps: f64) -> Result<Norm> {
         Ok(Norm::unweighted(width, eps, self.dtype, self.device)?)
     }
@@ -382,7 +382,7 @@ impl<'a> Weights<'a> {
         Ok(formats.windows(2).all(|pair| pair[0] == pair[1]))
     }
 
-    /// Returns the prefix of the tensors of a module, of which `ending` is one. See [`first_prefix`].
+    /// Returns the prefix of the tensors of a module that has a tensor `ending`. See [`first_prefix`].
     pub fn prefix_of(&self, ending: &str) -> Option<String> {
         first_prefix(self.files.names(), ending).map(str::to_owned)
     }
@@ -395,8 +395,8 @@ impl<'a> Weights<'a> {
         self.floats(&[piece], shape, DType::F32)
     }
 
-    /// Loads a linear layer from the concatenated rows of the matrices `{name}.weight`, which are stored in one format
-    /// and have `rows` rows of `width` elements each, and from their biases `{name}.bias` if `has_bias` is set.
+    /// Loads a linear layer from the concatenated rows of the matrices `{name}.weight`, which are stored in one format and
+    /// have `rows` rows of `width` elements each. With `has_bias`, also loads the biases `{name}.bias`.
     pub fn linear_named(
         &mut self,
         names: &[String],
@@ -548,8 +548,8 @@ impl<'a> Weights<'a> {
 /// Converts the bytes of a piece of a tensor.
 type Reorder<'r> = dyn Fn(Vec<u8>) -> Vec<u8> + 'r;
 
-/// Returns what precedes `ending` in the names of tensors of a module: nothing, or the names of the modules around it. If
-/// several modules have such a tensor, as those for drafting tokens do, the first prefix in the order of bytes is used.
+/// Returns the prefix before `ending` in the names of a module's tensors: empty, or the names of the enclosing modules. If
+/// several modules have such a tensor, such as those that draft tokens, returns the first prefix in byte order.
 fn first_prefix<'n>(names: impl Iterator<Item = &'n str>, ending: &str) -> Option<&'n str> {
     let prefixes = names.filter_map(|name| name.strip_suffix(ending));
     prefixes.filter(|prefix| prefix.is_empty() || prefix.ends_with('.')).min()

@@ -1,5 +1,5 @@
-//! Sampling of a row on the CPU, with the integer arithmetic of the kernel `candle-kernels/sampling.cu`, whose results
-//! it equals bit for bit.
+//! Sampling of a row on the CPU, with the integer arithmetic of the kernel `candle-kernels/sampling.cu`. The results
+//! are equal bit for bit.
 use std::cmp::Reverse;
 
 use super::penalties::Adjustment;
@@ -12,7 +12,7 @@ const MANTISSA_BITS: u32 = 24;
 /// Coefficients of the polynomial for `2^-fraction`, from the highest power to the lowest.
 const POLYNOMIAL: [f32; 6] =
     [-0.001_003_630_5, 0.009_344_231, -0.055_408_56, 0.240_214_69, -0.693_146_94, 1.0];
-/// Keys are first counted by their upper bits.
+/// Number of low bits of a key that do not select its histogram bin.
 const BIN_SHIFT: u32 = 21;
 const BINS: usize = 1 << (32 - BIN_SHIFT);
 
@@ -124,7 +124,7 @@ fn draw(adjusted: &[f32], largest: f32, settings: &Settings, weights: &Weights) 
     NONE
 }
 
-/// Returns the smallest key such that the amounts of all keys up to it add up to `wanted(total)`, or at least to 1.
+/// Returns the smallest key such that the amounts of all keys up to it sum to `target(total)`, or at least to 1.
 /// Keys above `limit` are ignored.
 fn threshold(keys: &[u32], limit: u32, amount: impl Fn(u32) -> u64, wanted: impl Fn(u64) -> u64) -> u32 {
     let mut bins = vec![0u64; BINS];

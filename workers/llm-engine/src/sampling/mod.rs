@@ -7,13 +7,13 @@
 //! | `settings` | table of the settings |
 //! | `check` | validation of the settings |
 //! | `penalties` | logit bias and penalties |
-//! | `words` | settings and results of a batch as words |
+//! | `words` | settings and results of a batch as 32-bit words |
 //! | `op` | the operation on the CPU and on ROCm |
 //! | `cpu` | sampling of a row on the CPU |
 //!
-//! A row's token depends only on its own logits and parameters, never on the rest of the batch or on the device:
-//! weights are integers, whose sums do not depend on their order, and truncation keeps all tokens that are as likely
-//! as the last one kept.
+//! A row's token depends only on its own logits and parameters, never on the rest of the batch or on the device.
+//! Weights are integers, whose sums do not depend on their order. Truncation keeps all tokens that are as likely as
+//! the last one kept.
 mod check;
 mod cpu;
 mod op;

@@ -5,9 +5,8 @@ use rayon::prelude::*;
 use super::cpu;
 use super::words::Settings;
 
-/// Samples a token from each row of logits (rows, vocabulary). The second operand contains the words of
-/// [`super::words::settings`], which alone may be used with it; the result is u32 (rows, out_words), as read by
-/// [`super::words::Outcome::read`].
+/// Samples a token from each row of logits (rows, vocabulary). The second operand must come from
+/// [`super::words::settings`]. The result is u32 (rows, out_words), which [`super::words::Outcome::read`] parses.
 pub(super) struct SampleRows {
     pub(super) out_words: usize,
 }
@@ -49,7 +48,7 @@ impl CustomOp2 for SampleRows {
         settings_layout: &Layout,
     ) -> Result<(candle_core::RocmStorage, Shape)> {
         let (logits, settings) = ((logits, logits_layout), (settings, settings_layout));
-        // SAFETY: `words::settings` wrote the positions of its own lists and masks, and tokens of the vocabulary; the
+        // SAFETY: `words::settings` wrote the positions of its own lists and masks, and tokens of the vocabulary. The
         // result has space for the most likely tokens of every row.
         unsafe { candle_core::rocm::sample(logits, settings, self.out_words) }
     }

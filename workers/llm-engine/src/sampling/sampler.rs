@@ -8,7 +8,7 @@ use super::row::Row;
 use super::words::{self, NONE, Outcome, RESULT_WORDS};
 use crate::request::LogProb;
 
-/// Maximum vocabulary size: the weights of so many tokens are summed in 62 bits.
+/// Maximum vocabulary size. The sum of the weights of that many tokens fits into 62 bits.
 const MAX_VOCABULARY: usize = 1 << 24;
 
 /// A sampled token.

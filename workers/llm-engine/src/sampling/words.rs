@@ -1,12 +1,12 @@
-//! Settings and results of a batch as words, in the layout of the kernel `candle-kernels/sampling.cu`.
+//! Settings and results of a batch as 32-bit words, in the layout of the kernel `candle-kernels/sampling.cu`.
 use candle_core::{Result, bail};
 
 use super::penalties::{Adjustment, Penalties};
 use super::row::Row;
 
-/// Words of the settings of a row.
+/// Number of words of a row's settings.
 pub(super) const SETTINGS_WORDS: usize = 12;
-/// Words of the result of a row before its most likely tokens.
+/// Number of words of a row's result before its most likely tokens.
 pub(super) const RESULT_WORDS: usize = 7;
 #[cfg(feature = "rocm")]
 const _: () = {

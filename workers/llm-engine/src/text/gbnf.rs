@@ -1,8 +1,8 @@
 //! Conversion of GBNF, the notation of llama.cpp's grammars, to Lark.
 //!
-//! GBNF describes a text character by character, but llguidance divides it into tokens first. Rules that do not contain
-//! themselves therefore become regular expressions as a whole, and so do their neighbours in other rules. Only the
-//! borders between them and recursive rules are subject to the longest match.
+//! GBNF describes a text character by character, but llguidance divides it into tokens first. Rules that are not
+//! recursive therefore become regular expressions as a whole, and so do adjacent items of other rules. Only the
+//! boundaries to recursive rules are subject to the longest match.
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::iter::Peekable;
@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::lark::{character, literal};
 
-/// Maximum depth of groups.
+/// Maximum nesting depth of groups.
 const MAX_DEPTH: usize = 24;
-/// Maximum number of repetitions that a rule may ask for.
+/// Maximum number in a repetition.
 const MAX_REPETITIONS: u32 = 10_000;
 
 /// Converts a grammar whose first symbol is `root`.
@@ -271,7 +271,7 @@ impl Parser<'_> {
     }
 }
 
-/// Returns for each rule whether it is a regular expression: it contains neither itself nor a rule that is none.
+/// Returns true for each rule that is a regular expression: it contains neither itself nor an irregular rule.
 fn regular(rules: &[Alternatives]) -> Vec<bool> {
     let mut known = vec![false; rules.len()];
     loop {

@@ -19,7 +19,7 @@ const MAX_TOKEN_BYTES: usize = 256;
 /// Number of compiled grammars that are kept. Each may take a few MiB.
 const MAX_COMPILED: usize = 16;
 
-/// Grammar compiler of a vocabulary, created on first use, with the grammars compiled most recently.
+/// Grammar compiler of a vocabulary, created on first use, with the most recently used grammars.
 pub(super) struct GrammarCompiler {
     factory: OnceLock<Result<ParserFactory, String>>,
     compiled: RecentlyUsed<Constraint, Mutex<Matcher>>,
@@ -86,9 +86,9 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// Computes the masks of the next token and of the tokens after each of `drafts`, up to the first draft that is not
-    /// allowed or whose successors cannot be computed. Returns their number. Until [`Self::accept`] is called, it returns
-    /// the same for any drafts.
+    /// Computes the masks of the next token and of the tokens after each of `drafts`. Stops at the first draft that is not
+    /// allowed or whose successors cannot be computed. Returns the number of masks. Until [`Self::accept`] is called,
+    /// later calls return the same number for any drafts.
     ///
     /// # Errors
     /// Returns an error if a limit is exceeded or a disallowed token was accepted before.
@@ -138,8 +138,8 @@ impl Grammar {
     }
 }
 
-/// Appends to the mask `first` those of the tokens after each draft, as long as the drafts are allowed. Works on a copy,
-/// because some grammars cannot be rolled back.
+/// Returns the mask `first` and the masks of the tokens after each draft, as long as the drafts are allowed. Works on
+/// a copy, because some grammars cannot be rolled back.
 fn masks_after(first: SimpleVob, matcher: &Matcher, drafts: &[u32]) -> Vec<SimpleVob> {
     let mut masks = vec![first];
     if drafts.is_empty() {

@@ -12,13 +12,13 @@ use crate::request::Constraint;
 const MAX_TEXT_BYTES: usize = 64 << 10;
 /// Maximum number of parts of a grammar's text.
 const MAX_PARTS: usize = 2_000;
-/// Signs that begin a part of a grammar's text: rules, groups, optional parts, and JSON.
+/// Characters that begin a part of a grammar's text: rules, groups, optional parts, and JSON.
 const PART_BEGINS: [char; 4] = [':', '(', '[', '{'];
 
 /// A grammar that is ready to be compiled.
 pub(super) struct GrammarSource {
     pub grammar: TopLevelGrammar,
-    /// Number of parts, which bounds how deep compiling recurses.
+    /// Number of parts, which bounds the recursion depth of the compiler.
     pub parts: usize,
     /// Name for errors.
     pub name: &'static str,

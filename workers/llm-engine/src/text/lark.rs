@@ -1,9 +1,9 @@
-//! Pieces of grammars in Lark, as llguidance reads them.
+//! Elements of grammars in llguidance's dialect of Lark.
 
 /// Matches any text, including line breaks.
 pub(super) const ANY_TEXT: &str = "(?s:.*)";
 
-/// Returns a regular expression that matches exactly one character, without characters that end one in Lark.
+/// Returns a regular expression that matches exactly one character, without characters that end an expression in Lark.
 pub(super) fn character(character: char) -> String {
     match character.is_ascii_alphanumeric() {
         true => character.into(),

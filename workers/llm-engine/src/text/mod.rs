@@ -8,14 +8,14 @@
 //! | `gguf` | loading from a GGUF file |
 //! | `gguf_tokenizers`, `pre_tokenizers` | construction of tokenizers from GGUF metadata; their pre-tokenizers |
 //! | `wordpiece`, `unigram` | tokenizers of BERT and XLM-R from GGUF metadata |
-//! | `chosen_template` | chat templates that replace the model's own |
+//! | `template_override` | chat templates that replace the model's |
 //! | `segments` | tokenization of texts and pairs for embeddings and scores |
-//! | `token_bytes` | the bytes of each token |
+//! | `token_bytes` | bytes of each token |
 //! | `stream` | incremental detokenization and stop strings |
 //! | `template/` | chat templates |
-//! | `pieces` | cuts of long texts |
+//! | `text_splitter` | splitting of long texts into pieces |
 //! | `grammar` | state of a grammar that constrains the output |
-//! | `recent` | cache of compiled grammars |
+//! | `lru_cache` | cache of compiled grammars |
 //! | `grammar_source` | conversion of constraints to the grammar compiler's input |
 //! | `schema` | limits and white space of JSON schemas |
 //! | `gbnf`, `structural_tag`, `lark` | conversion of GBNF and of structural tags to Lark |

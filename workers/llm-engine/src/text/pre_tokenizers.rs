@@ -12,7 +12,7 @@ pub(super) struct PreTokenizer {
     patterns: &'static [&'static str],
     /// If true, a piece that is itself a token is not merged (`ignore_merges`).
     pub(super) ignore_merges: bool,
-    /// If true, a text starts with the BOS token unless the file says otherwise.
+    /// If true, a text starts with the BOS token unless the file specifies otherwise.
     pub(super) bos: bool,
     /// If true, the text is normalized to NFC first.
     pub(super) nfc: bool,
@@ -127,7 +127,7 @@ const QWEN35: &str = concat!(
 );
 const TEKKEN: &str = concat!(cased_word!(""), r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|", spaces!());
 const DEEPSEEK3: &str = concat!(deepseek_words!(), r"| ?[\p{P}\p{S}]+[\r\n]*|", spaces!());
-/// Letters with upper and lower case in DeepSeek's first models, which is a fixed list.
+/// Words of cased letters in DeepSeek's first models, which have a fixed list of them.
 const DEEPSEEK_WORD: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
 const DEEPSEEK_PUNCTUATION: &str =
     r"\s?[!-/:-~\u{FF01}-\u{FF0F}\u{FF1A}-\u{FF5E}\u{2018}-\u{201F}\u{3000}-\u{3002}]+";

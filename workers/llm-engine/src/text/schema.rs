@@ -6,7 +6,7 @@ use serde_json::{Deserializer, Value, json};
 const MAX_DEPTH: usize = 48;
 const MAX_VALUES: usize = 20_000;
 const MAX_CONTAINERS: usize = 2_000;
-/// Exclusive lower limit of numbers. llguidance negates bounds as i64, and recurses without end for this one.
+/// Exclusive lower limit of numbers. llguidance negates bounds as i64, and recurses infinitely for this one.
 const LOWER_LIMIT: f64 = i64::MIN as f64;
 /// White space between JSON tokens: enough to pretty-print, but bounded, as models might never stop.
 const WHITESPACE: &str = r"[ \n\t]{1,20}";

@@ -8,13 +8,13 @@ use super::{Conversation, TextCodec};
 
 /// Roles of messages in chat templates of rerankers, as these templates compare them.
 const DOCUMENT_ROLES: [&str; 2] = ["\"document\"", "'document'"];
-/// Places of the texts in the prompt of a GGUF file.
+/// Placeholders of the texts in the prompt of a GGUF file.
 const QUERY: &str = "{query}";
 const DOCUMENT: &str = "{document}";
 
 impl TextCodec {
-    /// Tokenizes a text with the tokens that the model expects around it, and keeps its first tokens so that the whole
-    /// has at most `limit`.
+    /// Tokenizes a text with the tokens that the model expects around it. Truncates the text at its end so that the
+    /// result has at most `limit` tokens.
     ///
     /// # Errors
     /// Returns an error if the tokenizer fails, or if `limit` is not more than the number of added tokens.
@@ -32,8 +32,8 @@ impl TextCodec {
         self.encode_instructed_pair(None, first, second, limit)
     }
 
-    /// Like [`TextCodec::encode_pair`], with an instruction for rerankers that are prompted. Of their prompts, only the
-    /// second text is truncated.
+    /// Like [`TextCodec::encode_pair`], with an instruction for rerankers that are prompted. In their prompts, only
+    /// the second text is truncated.
     ///
     /// # Errors
     /// See [`TextCodec::encode_truncated`]; also returns an error if the limit leaves no space for the second text.

@@ -17,10 +17,10 @@ pub struct TextChunk {
 /// Incremental form of [`TextCodec::decode_after`]: returns whole characters, up to the first stop string.
 pub struct TextStream {
     text: Arc<TextCodec>,
-    /// Bytes of a character that is not whole yet.
+    /// Bytes of an incomplete character.
     bytes: Vec<u8>,
     stops: StopFinder,
-    /// Number of tokens for which stop strings are not searched.
+    /// Number of next tokens in whose text stop strings are not searched.
     unsearched: usize,
     /// Special tokens that add text.
     shown: Vec<u32>,
@@ -36,7 +36,7 @@ impl TextStream {
         Self { text, bytes: Vec::new(), stops, unsearched: 0, shown: Vec::new(), has_special: false }
     }
 
-    /// Searches stop strings only in the text of the token number `token` and of later ones, counted from 1.
+    /// Searches stop strings only in the text from token number `token` on, counted from 1.
     pub fn searching_from(self, token: usize) -> Self {
         Self { unsearched: token.saturating_sub(1), ..self }
     }

@@ -1,4 +1,4 @@
-//! The bytes of each token.
+//! Bytes of each token.
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ enum ByteEncoding {
     Words,
 }
 
-/// The bytes of all tokens of a vocabulary.
+/// Bytes of all tokens of a vocabulary.
 #[derive(Debug)]
 pub(super) struct TokenBytes {
     bytes: Vec<u8>,

@@ -9,7 +9,7 @@ use super::template::ChatTemplate;
 use super::token_bytes::TokenBytes;
 use crate::request::Constraint;
 
-/// Text that marks the end of a message that stays open. It is that of Transformers, which some templates know.
+/// Text that marks the end of a message that stays open, as in Transformers. Some templates recognize it.
 const CONTINUATION_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// A model's tokenizer, end-of-text tokens, chat template and grammar compiler.
@@ -29,7 +29,7 @@ pub struct TextCodec {
 }
 
 impl TextCodec {
-    /// Creates it from its parts; `ends` are the end-of-text tokens.
+    /// Creates a codec from its parts; `ends` are the end-of-text tokens.
     ///
     /// # Errors
     /// Returns an error if an end-of-text token is not in the vocabulary.
@@ -111,12 +111,12 @@ impl TextCodec {
         self.cutter.max_bytes(tokens)
     }
 
-    /// Returns true if a piece without a place for a cut certainly has more than `limit` tokens.
+    /// Returns true if a piece that cannot be split certainly has more than `limit` tokens.
     fn exceeds(&self, piece: &str, limit: usize) -> Result<bool> {
         if limit == usize::MAX {
             return Ok(false);
         }
-        // Cuts inside of tokens add few tokens, so twice the limit is far from a doubtful case.
+        // Splits inside of tokens add few tokens, so twice the limit leaves a sufficient margin.
         let mut left = limit.saturating_mul(2);
         for sample in self.cutter.samples(piece).into_iter().flatten() {
             match left.checked_sub(self.encode_piece(sample, false)?.len()) {
@@ -273,7 +273,7 @@ impl TextCodec {
         Ok(text)
     }
 
-    /// Returns true for tokens that are no part of the text, such as those that begin or end it.
+    /// Returns true for tokens that are not part of the text, such as those that begin or end it.
     pub fn is_special(&self, token: u32) -> bool {
         self.token_bytes.is_special(token)
     }
@@ -298,7 +298,7 @@ impl TextCodec {
     }
 }
 
-/// Returns the tokens that the tokenizer adds before and after a text; `None` if it does more than that.
+/// Returns the tokens that the tokenizer adds before and after a text; `None` if it changes the text otherwise.
 fn tokens_around(tokenizer: &Tokenizer) -> Option<[Vec<u32>; 2]> {
     let encode = |special| Some(tokenizer.encode_fast("a", special).ok()?.get_ids().to_vec());
     let (plain, whole) = (encode(false)?, encode(true)?);

@@ -10,9 +10,9 @@ use tokenizers::processors::template::TemplateProcessing;
 
 use super::gguf_metadata::Metadata;
 
-/// Start of words in the file, where other pieces have none.
+/// Prefix of tokens in the file that begin a word.
 const WORD_START: &str = "\u{2581}";
-/// Start of the pieces in a tokenizer that continue a word.
+/// Prefix of tokens in the tokenizer that continue a word.
 const CONTINUATION: &str = "##";
 
 /// Builds the tokenizer. Control tokens have the flag `is_control`.
@@ -36,7 +36,7 @@ pub(super) fn tokenizer(metadata: &Metadata, tokens: &[String], is_control: &[bo
     // llama.cpp's name of the key lacks a letter.
     let last = special(&["seperator_token_id", "separator_token_id", "eos_token_id"])?;
     let unknown = special(&["unknown_token_id"])?;
-    // Files do not contain whether texts are converted to lowercase.
+    // Files do not state whether texts are converted to lowercase.
     let is_lowercase =
         pieces.iter().zip(is_control).all(|(piece, control)| *control || !piece.contains(char::is_uppercase));
 

@@ -27,8 +27,8 @@ pub fn inner(mlp: &Mlp, (x, with): (&Tensor, FusedWith), deltas: &Deltas) -> Res
     }
 }
 
-/// Computes the activation after the sum. Where the product without adapters takes one launch together with the activation, so
-/// it does for rows without an adapter, since separate operations round in other places.
+/// Computes the activation after adding the deltas. If the product without adapters is fused with the activation, rows without
+/// an adapter use it, because separate operations round differently.
 fn fused(
     both: &Linear,
     activation: Activation,

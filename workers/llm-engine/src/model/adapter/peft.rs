@@ -14,7 +14,7 @@ use super::weights::{AdapterFiles, LowRank, TARGETS, Target};
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Fields of the configuration that must be absent, null, false or empty, and what they request.
+/// Fields of the configuration that must be absent, null, false or empty, and the features that they request.
 const UNSUPPORTED: [(&str, &str); 15] = [
     ("use_dora", "DoRA"),
     ("use_qalora", "QALoRA"),

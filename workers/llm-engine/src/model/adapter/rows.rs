@@ -56,8 +56,8 @@ impl AdapterRows {
         Ok(Self { groups: groups.into_iter().map(&mut group).collect::<Result<_>>()? })
     }
 
-    /// Computes what the adapters add to the output of a layer's projections of `x`. The first of the two products is computed
-    /// now, the other one when it is added.
+    /// Computes the deltas that the adapters add to the output of a layer's projections of `x`. Computes the first of their
+    /// two products now, and the second one when they are added.
     ///
     /// # Errors
     /// Returns an error if the device fails.
@@ -97,12 +97,12 @@ struct Delta<'a> {
 }
 
 impl Deltas<'_> {
-    /// Returns true if nothing is added to any row.
+    /// Returns true if there is no delta for any row.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// Returns the indices of the rows to which something is added; `None` for all rows.
+    /// Returns the indices of the rows that have a delta; `None` for all rows.
     pub(super) fn rows(&self) -> Result<Option<Tensor>> {
         let rows: Option<Vec<&Tensor>> = self.parts.iter().map(|part| part.rows).collect();
         rows.map(|rows| Tensor::cat(&rows, 0)).transpose()

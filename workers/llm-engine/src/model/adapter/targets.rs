@@ -30,7 +30,7 @@ pub(super) struct Module {
     pub(super) target: Target,
     /// Outputs of the target that the projection computes.
     pub(super) outputs: Range<usize>,
-    /// Number of heads whose rows the model's files have in another order than transformers, if so.
+    /// Number of heads, if the model's files have their rows in another order than transformers.
     pub(super) reordered_heads: Option<usize>,
 }
 
@@ -52,7 +52,7 @@ pub struct AdapterTargets {
 }
 
 impl AdapterTargets {
-    /// Returns the targets of a decoder with states of type `dtype`. Projections of latent attention and of experts are none.
+    /// Returns the targets of a decoder with states of type `dtype`. They exclude projections of latent attention and experts.
     pub fn new(config: &DecoderConfig, dtype: DType, device: &Device, limits: AdapterLimits) -> Self {
         let (queries, keys) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
         let attended = config.latent.map_or(queries, |latent| config.heads * latent.value);

@@ -98,8 +98,8 @@ impl Adapter {
         self.bytes
     }
 
-    /// Returns the number of the group of requests that may share cached prefixes, from the group that the request without
-    /// the adapter would have. It is the same in all processes.
+    /// Returns the cache salt of requests with the adapter, derived from their salt without it. Equal files result in equal
+    /// salts in all processes.
     pub fn cache_salt(&self, salt: u128) -> u128 {
         let hash = Sha256::new().chain_update(salt.to_be_bytes()).chain_update(self.digest).finalize();
         hash.iter().take(size_of::<u128>()).fold(0, |bits, &byte| bits << 8 | u128::from(byte))

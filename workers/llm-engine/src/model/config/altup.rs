@@ -14,7 +14,7 @@ pub struct AltUpConfig {
     pub active: usize,
     /// If true, the states that the input of a layer gates are multiplied by a vector.
     pub scaled: bool,
-    /// Width inside the learned residual layer (LAuReL) beside attention.
+    /// Width inside the learned residual layer (LAuReL), which is parallel to attention.
     pub residual_rank: usize,
     /// Number of standard deviations above their mean that gates of the feed-forward layers must exceed, for each layer; `None`
     /// if there is no such limit.

@@ -11,7 +11,7 @@ impl AxisSections {
     /// `None` if there is no such field.
     ///
     /// # Errors
-    /// Returns an error if it is no list of three numbers whose sum is `pairs`.
+    /// Returns an error if it is not a list of three numbers whose sum is `pairs`.
     pub fn from_json(json: &Value, pairs: usize) -> Result<Option<Self>> {
         let Some(list) = json.get("mrope_section").filter(|list| !list.is_null()) else { return Ok(None) };
         let sections: Vec<usize> = serde_json::from_value(list.clone()).unwrap_or_default();

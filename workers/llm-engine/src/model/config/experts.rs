@@ -119,7 +119,7 @@ pub enum Routing {
     },
 }
 
-/// Limit of the experts of a row to some groups of neighbors.
+/// Groups of neighboring experts, only some of which a row uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertGroups {
     /// Number of groups.
@@ -166,7 +166,7 @@ impl ExpertsConfig {
         names: &'static ExpertNames,
         intermediate: &str,
     ) -> Result<ExpertsConfig> {
-        // Some families have a name of their own in config.json, GGUF metadata has the common one.
+        // Some families have other names in config.json; GGUF metadata has the common ones.
         let named = |names: &[&'static str], common| {
             names.iter().copied().find(|key| fields.value(key).is_some()).unwrap_or(common)
         };

@@ -9,7 +9,7 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Creates them from a config.json and the defaults, a JSON object.
+    /// Creates the fields of a config.json and the defaults, a JSON object.
     ///
     /// # Errors
     /// Returns an error if `defaults` is not JSON.
@@ -28,7 +28,7 @@ impl<'a> Fields<'a> {
         self.defaults.get(key)
     }
 
-    /// Returns a non-negative integer.
+    /// Returns a non-negative integer; `None` if the field is missing.
     pub fn size(&self, key: &str) -> Result<Option<usize>> {
         let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok());
         let read =
@@ -43,7 +43,7 @@ impl<'a> Fields<'a> {
         Ok(size)
     }
 
-    /// Returns a number.
+    /// Returns a number; `None` if the field is missing.
     pub fn number(&self, key: &str) -> Result<Option<f64>> {
         let read =
             |value: &Value| value.as_f64().with_context(|| format!("{key:?} is not a number: {value}"));

@@ -19,7 +19,7 @@ impl HeadShape {
         self.kv_heads * self.width
     }
 
-    /// Reads the heads of layers without a window; `None` if they do not differ from `own`.
+    /// Reads the heads of layers without a window; `None` if they equal `base`, those of layers with a window.
     ///
     /// # Errors
     /// Returns an error for mistyped or inconsistent fields.

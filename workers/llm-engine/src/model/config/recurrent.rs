@@ -12,7 +12,7 @@ pub enum Recurrence {
         /// If true, safetensors have the rows of queries, keys, values and gates of each head of keys together, in one matrix.
         is_grouped: bool,
     },
-    /// Mamba 2. Its C, B and x are what are queries, keys and values in linear attention.
+    /// Mamba 2. Its C, B and x correspond to the queries, keys and values of linear attention.
     Selective(SelectiveConfig),
 }
 
@@ -23,17 +23,17 @@ pub struct SelectiveConfig {
     pub conv_bias: bool,
     /// If true, the projections have biases.
     pub projection_bias: bool,
-    /// Least and largest step.
+    /// Minimum and maximum step.
     pub step_limits: [f32; 2],
     /// Epsilon of the norm after the recurrence, which normalizes the heads that share one of keys together.
     pub norm_eps: f64,
 }
 
-/// Names of the sizes of Mamba 2 in config.json: heads of keys (groups), heads of values, elements of a key (the state) and of a
-/// value, and width of the convolution.
+/// Names of the sizes of Mamba 2 in config.json: key heads (groups), value heads, elements of a key (the state) and of a value,
+/// and width of the convolution.
 pub type SelectiveNames = [&'static str; 5];
 
-/// Names of these in GGUF metadata, converted to fields of a config.json.
+/// Names of these sizes in GGUF metadata that was converted to fields of a config.json.
 const CONVERTED_NAMES: SelectiveNames = [
     "linear_num_key_heads",
     "linear_num_value_heads",
@@ -116,8 +116,8 @@ impl RecurrentConfig {
         Ok(config)
     }
 
-    /// Returns the place of a head of values of linear attention in GGUF files: those that share the first head of keys are not consecutive there,
-    /// but follow each other after one of each of the other heads.
+    /// Returns the index of a value head of linear attention in GGUF files. They contain the first value head of each key
+    /// head, then the second one of each, and so on.
     pub fn stored_head(&self, head: usize) -> usize {
         let shared = self.value_heads / self.key_heads;
         head % shared * self.key_heads + head / shared

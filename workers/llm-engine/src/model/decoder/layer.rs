@@ -50,7 +50,7 @@ pub(super) struct Layer {
     pub(super) rotary_table: usize,
 }
 
-/// Projections before attention, or what computes recurrent states instead.
+/// Projections before attention, or the operation that computes recurrent states instead.
 pub(super) enum Projections {
     /// The layer has only a feed-forward network.
     Absent,

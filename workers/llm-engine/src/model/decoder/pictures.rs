@@ -49,7 +49,7 @@ impl PictureFeatures {
         Tensor::cat(&[x, &features], 0)?.index_select(&self.order, 0)
     }
 
-    /// Returns what is added to the states after the layer number `index`, (rows, width), if anything is.
+    /// Returns the features that are added to the states after layer number `index`, (rows, width), if there are any.
     pub(super) fn deepstack(&self, index: usize) -> Option<Result<Tensor>> {
         let deepstack = || {
             let features = self.features.get(1 + index)?;
@@ -70,7 +70,7 @@ pub(super) struct BidirectionalImageAttention {
 }
 
 impl BidirectionalImageAttention {
-    /// Plans the attention of the features of a step, which has all of those that follow each other.
+    /// Plans the attention of the features of a step, which never splits a run of features.
     pub(super) fn of(step: &Step, windows: &[Option<usize>], heads: Heads, device: &Device) -> Result<Self> {
         let mut order: Vec<u32> = (0..step.tokens.len() as u32).collect();
         let (mut features, mut rows) = (Step::default(), Vec::new());

@@ -201,7 +201,7 @@ fn is_bert(content: &Content) -> bool {
     arch.is_some_and(|arch| arch == "bert")
 }
 
-/// Returns whether a config.json describes a classifier and RoBERTa's positions; `None` for other models.
+/// Returns true for a classifier, and true for RoBERTa's positions, from a config.json; `None` for other models.
 fn family(config: &Value) -> Option<(bool, bool)> {
     let names = config["architectures"].as_array().into_iter().flatten().filter_map(Value::as_str);
     for name in names.clone() {

@@ -48,7 +48,7 @@ pub struct Layout {
     pub weights: Axis,
     /// Direction of the zero points of a word.
     pub zeros: Axis,
-    /// Places in a word of its eight numbers.
+    /// Positions in a word of its eight numbers.
     pub places: [u8; PER_WORD],
 }
 
@@ -186,7 +186,7 @@ impl FourBits {
     ///
     /// # Errors
     /// Returns an error for scales outside of the range of f16, groups that do not exist or are not in order, and zero points
-    /// that are not symmetric although the configuration says so.
+    /// that are not symmetric although the configuration requires it.
     pub fn decode(
         &self,
         format: Format,

@@ -46,7 +46,7 @@ pub fn stem(name: &str) -> Option<&str> {
     GgufPart::parse(name).map_or_else(|| name.strip_suffix(ENDING), |part| Some(part.stem))
 }
 
-/// Returns the number of files that a model is divided into, as the metadata of its first file says.
+/// Returns the number of files that a model is divided into, according to the metadata of its first file.
 ///
 /// # Errors
 /// Returns an error if the file at `path` is not the first, or its name does not end with these numbers.

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::matrix::Region;
 
-/// Number of bytes that a thread reads at a time. Disks reach their rate only if several requests wait.
+/// Number of bytes that a thread reads at a time. Disks reach their full rate only with several outstanding requests.
 const CHUNK: usize = 1 << 20;
 
 /// Open files, by index.

@@ -1,7 +1,7 @@
 //! Kinds of vision encoders: names of tensors in safetensors, and how each kind differs.
 use serde_json::Value;
 
-/// Kind of a vision encoder, with the projector that models have beside it.
+/// Kind of a vision encoder and its projector.
 #[derive(Debug, PartialEq)]
 pub(super) struct VisionFamily {
     /// Names in `"model_type"` of config.json.

@@ -34,7 +34,7 @@ pub(super) fn window_lengths([rows, columns]: [usize; 2], merge: usize, window: 
         .collect()
 }
 
-/// Returns the place of each token in the encoder's order, from the order of rows and columns; `None` if these are the same.
+/// Returns the index of each token in the encoder's order, from the order of rows and columns; `None` if these are the same.
 pub(super) fn restored_order(grids: &[[usize; 2]], merge: usize, window: Option<usize>) -> Option<Vec<u32>> {
     let window = window?;
     let mut order = Vec::new();

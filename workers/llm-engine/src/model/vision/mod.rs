@@ -5,7 +5,7 @@
 //! | `config` | sizes and options of an encoder and its projector |
 //! | `families` | tables of the kinds of encoders: names of tensors, and how each differs |
 //! | `mmproj` | encoders in mmproj files, for GGUF files |
-//! | `processor` | scaling of pictures and their division into patches, as preprocessor_config.json says |
+//! | `processor` | scaling of pictures and their division into patches, according to preprocessor_config.json |
 //! | `sizes` | sizes to which pictures are scaled |
 //! | `grid` | order of patches, windows and positions |
 //! | `layers` | layers of encoders |

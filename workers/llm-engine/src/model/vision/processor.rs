@@ -1,4 +1,4 @@
-//! Scaling of pictures, their division into patches, and their places in prompts, as preprocessor_config.json says.
+//! Scaling of pictures, their division into patches, and their positions in prompts, according to preprocessor_config.json.
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
@@ -33,9 +33,9 @@ enum Sizing {
     Smart { min: usize, max: usize },
     /// A height and a width.
     Exact([usize; 2]),
-    /// Its own size, with a limit of the longer side.
+    /// The picture's own size, with a limit of the longer side.
     Within { longest: usize },
-    /// Squares of a side, beside the whole picture, if `splits`.
+    /// Squares of this side and the whole picture if `splits`, otherwise only the whole picture.
     Tiles { longest: usize, side: usize, splits: bool },
 }
 
@@ -430,8 +430,8 @@ impl ImageProcessor {
         bytes
     }
 
-    /// Replaces the places that a chat template wrote by the text of pictures, in which one placeholder stands for the features
-    /// that follow each other. `text_of_token` returns the text of a token.
+    /// Replaces the placeholders that a chat template wrote by the text of pictures, in which one placeholder represents a
+    /// run of features. `text_of_token` returns the text of a token.
     ///
     /// # Errors
     /// Returns an error if there are not as many places as pictures.

@@ -98,8 +98,8 @@ impl Weights<'_> {
     }
 }
 
-/// Returns the rows of queries, keys, values, gates, learning rates and decays of matrices in which those of each head of keys
-/// are together.
+/// Returns the rows of queries, keys, values, gates, learning rates and decays of matrices in which the rows of each key
+/// head are together.
 fn grouped(config: &RecurrentConfig) -> Vec<TensorRows> {
     let (heads, width) = (config.key_heads, config.key_width);
     let shared = config.value_heads / heads;

@@ -60,7 +60,7 @@ struct Projection {
     rows: usize,
     /// Number of columns of a matrix.
     columns: usize,
-    /// Order of a matrix' elements in its file.
+    /// Order of a matrix's elements in its file.
     order: Order,
 }
 

@@ -10,7 +10,7 @@ use crate::model::part::TensorRows;
 use crate::model::roles::Role;
 
 impl Weights<'_> {
-    /// Loads the projections of a layer, whose states are `hidden` elements wide. `kind` is that of the norms.
+    /// Loads the projections of a layer, whose states are `hidden` elements wide. `kind` is the kind of the norms and their epsilon.
     pub fn latent_projections(
         &mut self,
         layer: usize,

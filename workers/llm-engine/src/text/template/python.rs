@@ -1,9 +1,9 @@
-//! Texts of values as Python's `str` and `repr` return them.
+//! Values as text, as Python's `str` and `repr` return them.
 use std::fmt::Write as _;
 
 use minijinja::value::{Value as Jinja, ValueKind};
 
-/// Returns the text that printing a value gives in Python.
+/// Returns the text that Python prints for a value.
 pub(super) fn str(value: &Jinja) -> String {
     match value.kind() {
         ValueKind::Undefined => String::new(),

@@ -18,7 +18,7 @@ const NAME: &str = "chat";
 pub struct Conversation<'a> {
     /// Objects with `role` and `content`, as in OpenAI's API.
     pub messages: &'a [Value],
-    /// Tools that the model may call; an empty slice is as none.
+    /// Tools that the model may call; an empty slice means none.
     pub tools: &'a [Value],
     /// Further variables.
     pub variables: Option<&'a Map<String, Value>>,
@@ -41,7 +41,7 @@ impl Renderer {
         Ok(Self { environment, bos: bos.into(), eos: eos.into() })
     }
 
-    /// Renders the inputs as they are. As in Transformers, tools and documents are none if there are none.
+    /// Renders the inputs as they are. As in Transformers, empty tools and documents are passed as none.
     pub(super) fn render(&self, conversation: &Conversation) -> Result<String> {
         let mut values: BTreeMap<&str, Jinja> = BTreeMap::new();
         values.insert("documents", Jinja::from(()));

@@ -1,4 +1,4 @@
-//! Support of templates for kinds of messages, found by rendering short conversations, and messages adapted to it.
+//! Detects the kinds of messages that a template supports, by rendering short conversations, and adapts messages to it.
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
@@ -23,8 +23,8 @@ pub(super) struct Support {
 }
 
 impl Support {
-    /// Renders probes, for a template that is used with tools also with a tool. A template that rejects even a single message of the user, for example because it requires tools, is
-    /// assumed to support all messages in their usual form.
+    /// Renders probes, with a tool if the template is used with tools. A template that rejects even a single user message
+    /// is assumed to support all messages in their usual form.
     pub(super) fn of(renderer: &Renderer, with_tools: bool) -> Self {
         let function = json!({ "name": "probe", "description": "Probe.", "parameters": { "type": "object", "properties": {} } });
         let tools = [json!({ "type": "function", "function": function })];
@@ -134,8 +134,8 @@ fn add_text(message: &mut Value, text: &str, is_after: bool) {
     *content = if is_after { format!("{own}{text}") } else { format!("{text}{own}") }.into();
 }
 
-/// Merges the system messages behind the first `kept` messages into the user message before them, otherwise into the next
-/// one, so that they stay in place as the conversation grows. Those that belong to no user message become one.
+/// Merges the system messages after the first `kept` messages into the preceding user message, otherwise into the next
+/// one. They thus keep their position as the conversation grows. Without a user message, they become one.
 fn without_system(messages: Vec<Value>, kept: usize) -> Vec<Value> {
     let mut merged: Vec<Value> = Vec::with_capacity(messages.len());
     let mut pending = String::new();
