@@ -155,7 +155,7 @@ fn unsuitable_prompts_and_tokenizers_are_rejected() -> Result<()> {
     let folder = folder_of("Llama")?;
     let path = folder.path();
     let long = "xyz ".repeat(CONTEXT);
-    assert_error(path, &["--prompt", &long, "--device", "cpu"], &["384 tokens of prompt", "context of 96"]);
+    assert_error(path, &["--prompt", &long, "--device", "cpu"], &["384 prompt tokens", "context of 96"]);
 
     // The tokenizer has more tokens than the model.
     let mut more = tokenizer()?;
@@ -197,7 +197,11 @@ fn invalid_gguf_files_are_rejected() -> Result<()> {
         ("llama.expert_count", Metadata::U32(u32::MAX), ["there is no tensor", "ffn_gate_inp"]),
         ("split.count", Metadata::U16(3), ["llama.gguf", "its name must end with -00001-of-00003.gguf"]),
         ("llama.context_length", Metadata::U32(0), ["\"max_position_embeddings\" is 0", "the metadata"]),
-        ("tokenizer.ggml.model", text("rwkv"), ["\"rwkv\"", "known are llama, gpt2, gemma4, bert and t5"]),
+        (
+            "tokenizer.ggml.model",
+            text("rwkv"),
+            ["\"rwkv\"", "supported are llama, gpt2, gemma4, bert and t5"],
+        ),
         ("tokenizer.ggml.model", text("llama"), ["llama.gguf", "tokenizer.ggml.scores"]),
     ] {
         assert_error(&llama(key, value)?, &ARGS, &parts);

@@ -171,7 +171,7 @@ pub enum RequestError {
         waiting: usize,
     },
     /// Prompt and generated tokens together exceed the context.
-    #[error("{prompt} tokens of prompt and {wanted} to generate exceed the context of {limit} tokens")]
+    #[error("{prompt} prompt tokens and {wanted} to generate exceed the context of {limit} tokens")]
     ContextLength {
         /// Number of prompt tokens.
         prompt: usize,

@@ -173,7 +173,7 @@ impl Engine {
         let (image_processor, cache_dtype) = (model.image_processor(), model.cache_dtype());
         ensure!(max_running > 0 && step_tokens > 0, "max_running and step_tokens must be at least 1");
         ensure!((1..1 << 20).contains(&max_unread), "max_unread is {max_unread}, but must be 1 to 1048575");
-        ensure!(capacity.blocks > 0, "the cache has no block; give it more memory");
+        ensure!(capacity.blocks > 0, "the cache has no blocks; give it more memory");
         speculation.iter().try_for_each(Speculation::check)?;
         let max_drafts = speculation.as_ref().map_or(0, |speculation| speculation.max_tokens);
         let slots = capacity.blocks.checked_mul(BLOCK_SIZE).and_then(|slots| u32::try_from(slots).ok());

@@ -84,7 +84,7 @@ impl StatePool {
         let mut all: Vec<u32> = self.free.iter().copied().chain(kept).chain(held).collect();
         all.sort_unstable();
         if !all.iter().copied().eq(0..self.slots) {
-            return Err(format!("the {} slots of states are {all:?}", self.slots));
+            return Err(format!("the slots of states are {all:?}, but there are {}", self.slots));
         }
         let consistent = self.checkpoints.iter().all(|(time, (_, block))| self.used.get(block) == Some(time));
         match consistent && self.used.len() == self.checkpoints.len() {

@@ -56,7 +56,7 @@ pub fn blocks_that_fit(
     contexts: usize,
 ) -> Result<usize> {
     let block = block_bytes(config, dtype).max(1);
-    ensure!(bytes >= block, "{bytes} bytes of cache are less than a block of {block}; raise --cache-memory");
+    ensure!(bytes >= block, "a cache of {bytes} bytes is less than a block of {block}; raise --cache-memory");
     let useful = config.context.div_ceil(BLOCK_SIZE).saturating_mul(contexts);
     // Slot numbers are u32.
     Ok((bytes / block).min(useful).min(u32::MAX as usize / BLOCK_SIZE))

@@ -315,7 +315,7 @@ pub(super) fn split_columns<const N: usize>(outputs: Vec<Tensor>, widths: [usize
         Ok(part)
     };
     let parts = widths.into_iter().map(next).collect::<Result<Vec<_>>>()?;
-    parts.try_into().map_err(|_| Error::Msg("internal error: another number of projections".to_owned()))
+    parts.try_into().map_err(|_| Error::Msg("internal error: wrong number of projections".to_owned()))
 }
 
 /// Embedding table with a row for each token.

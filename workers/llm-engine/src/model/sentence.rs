@@ -109,7 +109,7 @@ fn modules(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
         };
         let (kind, name) = (text("type")?, text("path")?);
         let inside = name.is_empty() || Path::new(name).file_name().is_some_and(|last| last == name);
-        ensure!(inside, "{}: the path {name:?} is not a folder beside it", path.display());
+        ensure!(inside, "{}: the path {name:?} is not in its folder", path.display());
         let folder = if name.is_empty() { folder.to_owned() } else { folder.join(name) };
         Ok((kind.to_owned(), folder))
     };

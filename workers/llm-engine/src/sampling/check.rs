@@ -19,10 +19,10 @@ pub fn check(sampling: &Sampling, vocabulary: usize) -> Result<(), RequestError>
     }
     for (token, bias) in biases {
         if *token as usize >= vocabulary {
-            return Err(invalid("logit_bias", format!("token {token} is not among {vocabulary} tokens")));
+            return Err(invalid("logit_bias", format!("token {token} is not below {vocabulary}")));
         }
         if !(LOGIT_BIAS_RANGE[0]..=LOGIT_BIAS_RANGE[1]).contains(bias) {
-            return Err(invalid("logit_bias", format!("{bias} of token {token} must be in -100..=100")));
+            return Err(invalid("logit_bias", format!("is {bias} for token {token}; use -100 to 100")));
         }
     }
     Ok(())

@@ -66,7 +66,7 @@ pub(super) fn tokenizer(metadata: &Metadata, special: &[&str]) -> Result<Tokeniz
             return Ok(tokenizer);
         }
         kind => bail!(
-            "the tokenizer type {kind:?} is not known; known are llama, gpt2, gemma4, bert and t5: {REMEDY}"
+            "the tokenizer type {kind:?} is not known; supported are llama, gpt2, gemma4, bert and t5: {REMEDY}"
         ),
     };
     add_tokens(&mut tokenizer, &tokens, &types)?;

@@ -86,7 +86,7 @@ fn parts(text: &str) -> Result<usize> {
     let parts = text.matches(PART_BEGINS).count();
     ensure!(
         parts <= MAX_PARTS,
-        "the grammar has {parts} signs among `:([{{`, which begin its parts; the limit is {MAX_PARTS}"
+        "the grammar has {parts} characters among `:([{{`, which begin its parts; the limit is {MAX_PARTS}"
     );
     Ok(parts)
 }

@@ -137,7 +137,7 @@ impl Rules {
         let unreached =
             tags.iter().find(|tag| !triggers.iter().any(|trigger| tag.begin.starts_with(trigger)));
         if let Some(Tag { begin, .. }) = unreached {
-            bail!("the begin {begin:?} starts with none of the `triggers`");
+            bail!("the tag {begin:?} begins with none of the `triggers`");
         }
         let segment = format!("({})", segments.join(" | "));
         Ok(match (stop_after_first, at_least_one) {

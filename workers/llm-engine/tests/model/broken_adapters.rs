@@ -85,7 +85,7 @@ fn wrong_tensors_are_refused_by_name() {
         ),
         (
             renamed(replaced("q_proj", "qkv_proj")),
-            "adapters of 'self_attn.qkv_proj' are not supported; those of layer 1 can be self_attn.q_proj,",
+            "adapters of 'self_attn.qkv_proj' are not supported; layer 1 supports self_attn.q_proj,",
         ),
         (
             renamed(replaced("self_attn.q_proj", "mlp.experts.0.up_proj")),
@@ -153,11 +153,11 @@ fn adapters_of_other_models_are_refused() {
     for (name, words) in [
         (
             "qwen3-moe",
-            "adapters of 'mlp.down_proj' are not supported; those of layer 0 can be self_attn.q_proj, self_attn.k_proj, self_attn.v_proj, self_attn.o_proj",
+            "adapters of 'mlp.down_proj' are not supported; layer 0 supports self_attn.q_proj, self_attn.k_proj, self_attn.v_proj, self_attn.o_proj",
         ),
         (
             "deepseek-v2-lite",
-            "'self_attn.k_proj' are not supported; those of layer 0 can be self_attn.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj",
+            "'self_attn.k_proj' are not supported; layer 0 supports self_attn.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj",
         ),
     ] {
         let model = load_on_cpu(&data(name));

@@ -58,7 +58,7 @@ fn loading_reports_progress_and_respects_options() {
     assert_eq!(fractions.last(), Some(&1.0));
     let options = LoadOptions { cache_bytes: Some(block - 1), ..options };
     let error = load_decoder(folder.path(), &device, options, &mut |_| ()).err().unwrap();
-    assert!(error.to_string().contains("bytes of cache are less than a block of"), "{error:#}");
+    assert!(error.to_string().contains("bytes is less than a block of"), "{error:#}");
 }
 
 /// The expected embedding is the mean of the prompt's hidden states, which an identity matrix as head makes

@@ -207,7 +207,7 @@ fn invalid_metadata_is_rejected() {
     };
     assert!(without("tokens").contains("tokenizer.ggml.tokens"));
     assert!(without("merges").contains("tokenizer.ggml.merges"));
-    assert!(without("model").contains("known are llama, gpt2, gemma4, bert and t5"));
+    assert!(without("model").contains("supported are llama, gpt2, gemma4, bert and t5"));
     let unknown = load_error(&merges("klingon"));
     assert!(unknown.contains("klingon") && unknown.contains("folder of safetensors"), "{unknown}");
     let with = |key: &str, value: Value| {

@@ -190,7 +190,7 @@ fn find<'a>(layer: usize, name: &str, targets: &'a AdapterTargets) -> Result<&'a
     module.with_context(|| {
         let in_layer = targets.modules.iter().filter(|module| targets.has(layer, module.target));
         let names: Vec<&str> = in_layer.map(|module| module.name).collect();
-        format!("adapters of '{name}' are not supported; those of layer {layer} can be {}", names.join(", "))
+        format!("adapters of '{name}' are not supported; layer {layer} supports {}", names.join(", "))
     })
 }
 
