@@ -80,7 +80,7 @@ fn templates(file: &Path) -> Result<()> {
 fn rendered(case: &Value) -> Result<String> {
     let list = |field: &str| case[field].as_array().map_or(&[][..], Vec::as_slice);
     let text = case["text"].as_str().context("a case has no template")?;
-    let template = ChatTemplate::at(text, None, ["<s>", "</s>"], case["now"].as_i64())?;
+    let template = ChatTemplate::new_at_time(text, None, ["<s>", "</s>"], case["now"].as_i64())?;
     let conversation = Conversation { messages: list("messages"), tools: list("tools"), variables: None };
     template.render(&conversation)
 }

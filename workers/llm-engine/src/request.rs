@@ -86,8 +86,8 @@ pub struct LogProb {
 /// A token with its log probability, and the most likely tokens at its position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogProb {
-    /// Token and log probability.
-    pub own: LogProb,
+    /// The token at this position.
+    pub actual: LogProb,
     /// Most likely tokens, in descending order.
     pub top: Vec<LogProb>,
 }
@@ -188,8 +188,8 @@ pub enum RequestError {
         /// Maximum number of tokens.
         limit: usize,
     },
-    /// The model does not do this.
-    #[error("the model does not compute {task}; {}", offers(tasks))]
+    /// The model does not support the task.
+    #[error("the model does not compute {task}; {}", supported(tasks))]
     Unsupported {
         /// Requested task.
         task: &'static str,
@@ -212,8 +212,8 @@ pub enum RequestError {
     },
 }
 
-/// Describes what a model offers instead.
-fn offers(tasks: &Tasks) -> &'static str {
+/// Describes the tasks that a model supports.
+fn supported(tasks: &Tasks) -> &'static str {
     match tasks {
         Tasks { generate: true, .. } => "it generates text and computes embeddings",
         Tasks { embed: true, .. } => "it computes embeddings, and scores of texts from them",

@@ -298,8 +298,8 @@ pub trait StepModel: Send {
     ///
     /// # Errors
     /// Returns an error if the device fails, a prompt exceeds the context length, or the model has no classifier.
-    fn classify(&mut self, prompts: &[Vec<u32>], seconds: &[usize]) -> Result<Tensor> {
-        let _ = (prompts, seconds);
+    fn classify(&mut self, prompts: &[Vec<u32>], second_starts: &[usize]) -> Result<Tensor> {
+        let _ = (prompts, second_starts);
         bail!("the model has no classifier")
     }
 }

@@ -199,10 +199,10 @@ impl BlockPool {
     /// `owner`. Returns the block to use from now on. An identical registered block replaces `block`, which is
     /// released.
     pub fn register(&mut self, block: u32, parent: Parent, tokens: &BlockTokens, owner: u128) -> u32 {
-        if let Some(same) = self.find(parent, tokens) {
-            self.retain(same);
+        if let Some(existing) = self.find(parent, tokens) {
+            self.retain(existing);
             self.release(block);
-            return same;
+            return existing;
         }
         self.registered.insert((parent, *tokens), block);
         let hash = self.record_stored(parent, tokens);
@@ -232,8 +232,8 @@ impl BlockPool {
             self.events.iter_mut().for_each(|events| cache_events::push_removed(events, registered.hash));
             self.registered.remove(&(registered.parent, registered.tokens));
             let children = self.children_mut(registered.parent);
-            if let Some(place) = children.iter().position(|&b| b == block) {
-                children.remove(place);
+            if let Some(index) = children.iter().position(|&b| b == block) {
+                children.remove(index);
             }
             if let Parent::Start { salt } = registered.parent
                 && self.roots.get(&salt).is_some_and(Vec::is_empty)
@@ -268,9 +268,9 @@ impl BlockPool {
     pub fn check<'a>(&self, tables: impl IntoIterator<Item = &'a [u32]>) -> Result<(), String> {
         let mut ref_count = vec![0; self.len()];
         for table in tables {
-            for (place, &block) in table.iter().enumerate() {
+            for (index, &block) in table.iter().enumerate() {
                 ref_count[block as usize] += 1;
-                let parent = place.checked_sub(1).map(|place| table[place]);
+                let parent = index.checked_sub(1).map(|index| table[index]);
                 match self.blocks[block as usize].registered {
                     Some(Registered { parent: Parent::Block(b), .. }) if parent == Some(b) => {}
                     Some(Registered { parent: Parent::Start { .. }, .. }) if parent.is_none() => {}
@@ -279,8 +279,8 @@ impl BlockPool {
                 }
             }
         }
-        let mut places = vec![0; self.len()];
-        self.free.iter().chain(self.idle.values()).for_each(|&block| places[block as usize] += 1);
+        let mut lists = vec![0; self.len()];
+        self.free.iter().chain(self.idle.values()).for_each(|&block| lists[block as usize] += 1);
         for (number, block) in self.blocks.iter().enumerate() {
             let id = number as u32;
             if block.ref_count != ref_count[number] {
@@ -289,8 +289,8 @@ impl BlockPool {
                     block.ref_count, ref_count[number]
                 ));
             }
-            if places[number] != u32::from(block.ref_count == 0) {
-                return Err(format!("block {id}: {} references, {} lists", block.ref_count, places[number]));
+            if lists[number] != u32::from(block.ref_count == 0) {
+                return Err(format!("block {id}: {} references, {} lists", block.ref_count, lists[number]));
             }
             if let Some(registered) = block.registered {
                 let chained = match registered.parent {

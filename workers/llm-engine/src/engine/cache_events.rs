@@ -74,7 +74,7 @@ mod tests {
     /// Gateways keep hashes while workers are replaced, so another version must compute the same ones.
     #[test]
     fn hashes_are_the_same_in_every_process() {
-        let tokens: [u32; BLOCK_SIZE] = std::array::from_fn(|place| place as u32);
+        let tokens: [u32; BLOCK_SIZE] = std::array::from_fn(|index| index as u32);
         let first = block_hash(seed(0), &tokens);
         assert_eq!((first, block_hash(first, &tokens)), (FIRST, SECOND));
         assert_ne!(block_hash(seed(1), &tokens), first);

@@ -15,8 +15,8 @@ pub type EmbeddingResult = Result<Vec<Vec<f32>>, String>;
 /// Prompts to embed or to score. The receiver always gets exactly one reply, at the latest when the job is dropped.
 pub(super) struct EmbeddingJob {
     prompts: Vec<Vec<u32>>,
-    /// First token of the second segment of each prompt, if pairs of texts are scored.
-    seconds: Option<Vec<usize>>,
+    /// Index of the first token of each prompt's second segment, if pairs of texts are scored.
+    second_starts: Option<Vec<usize>>,
     done: Vec<Vec<f32>>,
     /// Intermediate results of the next prompt, if it is longer than a step.
     partial: Option<PartialWork>,
@@ -28,12 +28,12 @@ pub(super) struct EmbeddingJob {
 impl EmbeddingJob {
     pub fn new(
         prompts: Vec<Vec<u32>>,
-        seconds: Option<Vec<usize>>,
+        second_starts: Option<Vec<usize>>,
         slot: QueueSlot,
         reply: oneshot::Sender<EmbeddingResult>,
     ) -> Self {
-        let done = Vec::with_capacity(prompts.len());
-        Self { prompts, seconds, done, partial: None, failed: None, reply: Some(reply), slot: Some(slot) }
+        let (done, reply, slot) = (Vec::with_capacity(prompts.len()), Some(reply), Some(slot));
+        Self { prompts, second_starts, done, partial: None, failed: None, reply, slot }
     }
 
     /// Fails the job; its receiver is notified when it is dropped.
@@ -42,7 +42,7 @@ impl EmbeddingJob {
     }
 
     /// Returns true if the receiver still exists.
-    fn is_wanted(&self) -> bool {
+    fn has_receiver(&self) -> bool {
         self.reply.as_ref().is_some_and(|reply| !reply.is_closed())
     }
 
@@ -53,7 +53,7 @@ impl EmbeddingJob {
     /// Computes a part of the next prompt if it has more than `max_rows` rows. Returns false otherwise.
     fn compute_part(&mut self, model: &mut dyn StepModel, max_rows: usize) -> bool {
         let Some(next) = self.prompts.get(self.done.len()) else { return false };
-        if self.seconds.is_some() || next.len() <= max_rows {
+        if self.second_starts.is_some() || next.len() <= max_rows {
             return false;
         }
         let part = model.embed_part(std::slice::from_ref(next), max_rows, &mut self.partial);
@@ -87,7 +87,7 @@ impl EmbeddingJob {
 /// Computes the next prompts of the first job and of later jobs: at least one prompt, and otherwise at most `max_rows`
 /// rows. Computes only a part of a longer prompt. Removes jobs that are finished or whose receivers were dropped.
 pub(super) fn compute_batch(jobs: &mut VecDeque<EmbeddingJob>, model: &mut dyn StepModel, max_rows: usize) {
-    jobs.retain(|job| job.is_wanted() && !job.is_finished());
+    jobs.retain(|job| job.has_receiver() && !job.is_finished());
     let Some(first) = jobs.front_mut() else { return };
     if !first.compute_part(model, max_rows) {
         compute_several(jobs, model, max_rows);
@@ -101,33 +101,33 @@ pub(super) fn compute_batch(jobs: &mut VecDeque<EmbeddingJob>, model: &mut dyn S
 
 /// Computes the next prompts of several jobs.
 fn compute_several(jobs: &mut VecDeque<EmbeddingJob>, model: &mut dyn StepModel, max_rows: usize) {
-    let is_scored = jobs.front().is_some_and(|job| job.seconds.is_some());
-    let (mut batch, mut seconds, mut shares) = (Vec::new(), Vec::new(), Vec::new());
+    let is_scored = jobs.front().is_some_and(|job| job.second_starts.is_some());
+    let (mut batch, mut second_starts, mut counts) = (Vec::new(), Vec::new(), Vec::new());
     let mut rows = 0;
     for job in jobs.iter() {
-        let next = match job.seconds.is_some() == is_scored {
+        let next = match job.second_starts.is_some() == is_scored {
             true => job.next(max_rows.saturating_sub(rows), batch.is_empty()),
             false => &[],
         };
-        if let Some(all) = &job.seconds {
-            seconds.extend(&all[job.done.len()..job.done.len() + next.len()]);
+        if let Some(all) = &job.second_starts {
+            second_starts.extend(&all[job.done.len()..job.done.len() + next.len()]);
         }
         rows += next.iter().map(Vec::len).sum::<usize>();
         batch.extend_from_slice(next);
-        shares.push(next.len());
+        counts.push(next.len());
     }
-    let computed = if is_scored { model.classify(&batch, &seconds) } else { model.embed(&batch) };
+    let computed = if is_scored { model.classify(&batch, &second_starts) } else { model.embed(&batch) };
     let computed = computed.and_then(|rows| rows.to_dtype(DType::F32)?.to_vec2::<f32>());
-    let count = batch.len();
+    let batch_size = batch.len();
     let computed = match computed {
-        Ok(vectors) if vectors.len() == count => Ok(vectors),
-        Ok(vectors) => Err(format!("got {} embeddings for {count} prompts", vectors.len())),
-        Err(error) => Err(format!("embedding {count} prompts failed: {}", error_summary(&error))),
+        Ok(vectors) if vectors.len() == batch_size => Ok(vectors),
+        Ok(vectors) => Err(format!("got {} embeddings for {batch_size} prompts", vectors.len())),
+        Err(error) => Err(format!("embedding {batch_size} prompts failed: {}", error_summary(&error))),
     };
     let mut vectors = computed.map(Vec::into_iter);
-    for (job, share) in jobs.iter_mut().zip(shares).filter(|(_, share)| *share > 0) {
+    for (job, count) in jobs.iter_mut().zip(counts).filter(|(_, count)| *count > 0) {
         match &mut vectors {
-            Ok(vectors) => job.done.extend(vectors.take(share)),
+            Ok(vectors) => job.done.extend(vectors.take(count)),
             Err(why) => job.failed = Some(why.clone()),
         }
     }

@@ -50,8 +50,8 @@ fn pictures(request: &Request) -> Result<(), RequestError> {
         return invalid("cannot be combined with log probabilities of the prompt".into());
     }
     let mut next = 0;
-    for place in &request.pictures {
-        for span in &place.spans {
+    for placement in &request.pictures {
+        for span in &placement.spans {
             if span.start < next || span.end > request.prompt.len() || span.is_empty() {
                 let tokens = request.prompt.len();
                 return invalid(format!(
@@ -60,10 +60,11 @@ fn pictures(request: &Request) -> Result<(), RequestError> {
             }
             next = span.end;
         }
-        // Spans within the prompt that do not overlap have a sum.
-        let features: usize = place.spans.iter().map(ExactSizeIterator::len).sum();
-        if features != place.picture.tokens() {
-            return invalid(format!("{features} tokens stand for {} features", place.picture.tokens()));
+        // The sum cannot overflow, because the spans do not overlap.
+        let tokens: usize = placement.spans.iter().map(ExactSizeIterator::len).sum();
+        let features = placement.picture.tokens();
+        if tokens != features {
+            return invalid(format!("have {tokens} tokens in the prompt for {features} features"));
         }
     }
     Ok(())
@@ -79,7 +80,7 @@ fn fields(request: &Request, vocabulary: usize) -> Result<(), RequestError> {
         ("logprobs", request.logprobs.is_none_or(|n| n <= vocabulary), "at most the size of the vocabulary"),
         (
             "min_tokens",
-            request.max_tokens.is_none_or(|most| request.min_tokens <= most),
+            request.max_tokens.is_none_or(|max| request.min_tokens <= max),
             "at most `max_tokens`",
         ),
         (

@@ -40,7 +40,6 @@ use crate::step::{BLOCK_SIZE, Capacity, NO_DRAFTS, StepModel, Tasks};
 use crate::text::TextCodec;
 
 mod adapters;
-mod beside;
 pub mod blocks;
 mod cache_events;
 mod draft_length;
@@ -49,6 +48,7 @@ mod embedding;
 mod events;
 mod limits;
 mod ngram;
+mod overlap;
 mod residency;
 pub mod scheduler;
 pub mod sequence;
@@ -272,22 +272,22 @@ impl Engine {
     pub fn classify(
         &self,
         prompts: Vec<Vec<u32>>,
-        seconds: Vec<usize>,
+        second_starts: Vec<usize>,
     ) -> Result<oneshot::Receiver<EmbeddingResult>, RequestError> {
         if !self.inner.tasks.classify {
             return Err(RequestError::Unsupported { task: "scores", tasks: self.inner.tasks });
         }
-        if seconds.len() != prompts.len() {
-            let why = format!("has {} entries for {} prompts", seconds.len(), prompts.len());
-            return Err(RequestError::Invalid { field: "seconds", why });
+        if second_starts.len() != prompts.len() {
+            let why = format!("has {} entries for {} prompts", second_starts.len(), prompts.len());
+            return Err(RequestError::Invalid { field: "second_starts", why });
         }
-        self.queue_job(prompts, Some(seconds))
+        self.queue_job(prompts, Some(second_starts))
     }
 
     fn queue_job(
         &self,
         prompts: Vec<Vec<u32>>,
-        seconds: Option<Vec<usize>>,
+        second_starts: Option<Vec<usize>>,
     ) -> Result<oneshot::Receiver<EmbeddingResult>, RequestError> {
         let Inner { capacity, max_open, step_tokens, .. } = *self.inner;
         for prompt in &prompts {
@@ -301,7 +301,7 @@ impl Engine {
         // A job that would fill more than the whole queue is accepted while the queue is empty.
         let slot = self.queue_slot(rows.div_ceil(step_tokens).clamp(1, max_open))?;
         let (reply, receiver) = oneshot::channel();
-        self.send(Command::Embed(EmbeddingJob::new(prompts, seconds, slot, reply)))?;
+        self.send(Command::Embed(EmbeddingJob::new(prompts, second_starts, slot, reply)))?;
         Ok(receiver)
     }
 
@@ -338,7 +338,7 @@ impl Engine {
         let processor = processor.map_err(invalid)?;
         let axes = || Arc::new(PromptAxes::new(request.prompt.len(), &request.pictures));
         Ok(PromptPictures {
-            places: request.pictures.clone(),
+            placements: request.pictures.clone(),
             axes: processor.has_axes().then(axes),
             is_bidirectional: processor.is_bidirectional(),
         })
@@ -435,10 +435,10 @@ impl Engine {
         let _ = self.inner.commands.send(Command::Wake);
     }
 
-    fn queue_slot(&self, places: usize) -> Result<QueueSlot, RequestError> {
+    fn queue_slot(&self, count: usize) -> Result<QueueSlot, RequestError> {
         self.check_open()?;
         let Inner { shared, max_open, capacity, .. } = &*self.inner;
-        QueueSlot::take(shared, places, *max_open)
+        QueueSlot::take(shared, count, *max_open)
             .map_err(|_| RequestError::QueueFull { waiting: shared.status(*capacity).waiting })
     }
 

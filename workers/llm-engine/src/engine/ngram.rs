@@ -1,9 +1,9 @@
 //! Draft tokens by prompt lookup: the text probably continues as it did after an earlier occurrence of its last tokens.
 use std::ops::RangeInclusive;
 
-/// Returns `most` draft tokens, or none. They followed the latest earlier occurrence of the longest suffix of `tokens`
-/// whose length is in `lengths`; longer suffixes count as the longest.
-pub fn lookup(tokens: &[u32], lengths: &RangeInclusive<usize>, most: usize) -> Vec<u32> {
+/// Returns `count` draft tokens, or none. They followed the latest earlier occurrence of the longest suffix of `tokens`
+/// whose length is in `lengths`. Longer matches count only up to the end of `lengths`.
+pub fn lookup(tokens: &[u32], lengths: &RangeInclusive<usize>, count: usize) -> Vec<u32> {
     let longest = *lengths.end();
     let common = |end: usize| {
         let pairs = tokens[..end].iter().rev().zip(tokens.iter().rev());
@@ -22,10 +22,10 @@ pub fn lookup(tokens: &[u32], lengths: &RangeInclusive<usize>, most: usize) -> V
     }
     let mut drafts = Vec::new();
     if length >= *lengths.start() && length > 0 {
-        drafts.reserve(most);
-        for place in next..next + most {
+        drafts.reserve(count);
+        for index in next..next + count {
             // A repetition that reaches the end of the text continues with the drafts.
-            drafts.push(tokens.get(place).copied().unwrap_or_else(|| drafts[place - tokens.len()]));
+            drafts.push(tokens.get(index).copied().unwrap_or_else(|| drafts[index - tokens.len()]));
         }
     }
     drafts

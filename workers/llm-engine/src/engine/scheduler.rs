@@ -66,7 +66,7 @@ impl Plan {
         let mut blocks = self.tables.pop().unwrap_or_default();
         blocks.clear();
         blocks.extend_from_slice(&sequence.blocks);
-        let logits = sequence.wanted(from..context).len();
+        let logits = sequence.logit_positions(from..context).len();
         let adapter = sequence.adapter.clone();
         let first = self.step.tokens.len();
         self.step.pictures.extend(sequence.picture_rows(first));
@@ -78,12 +78,12 @@ impl Plan {
     /// Adds the positions of three axes of the rows from `first` on, if the sequence or one before it has them.
     fn push_axes<W>(&mut self, sequence: &Sequence<W>, first: usize) {
         let Step { axes, positions, .. } = &mut self.step;
-        let own = sequence.pictures.axes.as_ref();
-        if own.is_none() && axes.is_empty() {
+        let prompt_axes = sequence.pictures.axes.as_ref();
+        if prompt_axes.is_none() && axes.is_empty() {
             return;
         }
         axes.extend(positions[axes.len()..first].iter().map(|position| [*position; 3]));
-        let at = |position: &u32| own.map_or([*position; 3], |own| own.at(*position as usize));
+        let at = |position: &u32| prompt_axes.map_or([*position; 3], |all| all.at(*position as usize));
         axes.extend(positions[first..].iter().map(at));
     }
 }
@@ -198,10 +198,10 @@ impl<W> Scheduler<W> {
 
     /// Removes all sequences for which `done` returns true, and releases their blocks. Must not be called
     /// between [`Self::plan`] and [`Self::commit`].
-    pub fn remove(&mut self, mut gone: impl FnMut(&mut Sequence<W>) -> bool, removed: &mut Vec<Sequence<W>>) {
+    pub fn remove(&mut self, mut done: impl FnMut(&mut Sequence<W>) -> bool, removed: &mut Vec<Sequence<W>>) {
         let mut index = 0;
         while index < self.running.len() {
-            if gone(&mut self.running[index]) {
+            if done(&mut self.running[index]) {
                 let mut sequence = self.running.remove(index);
                 self.release(&mut sequence);
                 removed.push(sequence);
@@ -211,7 +211,7 @@ impl<W> Scheduler<W> {
         }
         let mut index = 0;
         while index < self.waiting.len() {
-            if gone(&mut self.waiting[index]) {
+            if done(&mut self.waiting[index]) {
                 removed.extend(self.waiting.remove(index));
             } else {
                 index += 1;
@@ -300,11 +300,11 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Registers the blocks that accepted drafts filled, and releases those of rejected ones. The drafts of the committed
-    /// step must be verified.
-    pub fn settle(&mut self) {
+    /// Registers the blocks filled by accepted drafts, and releases the blocks of rejected ones. The drafts of the
+    /// committed step must be verified.
+    pub fn finish_verification(&mut self) {
         let pool = &mut self.pool;
-        self.running.iter_mut().for_each(|sequence| sequence.settle(pool));
+        self.running.iter_mut().for_each(|sequence| sequence.finish_verification(pool));
     }
 
     /// Records that the planned step is computed, or queued before all later steps.
@@ -318,7 +318,7 @@ impl<W> Scheduler<W> {
             self.counters.read += (sequence.prompt_computed() - before) as u64;
             let checkpoint = plan.checkpoints.iter().find(|(from, _)| Some(*from) == sequence.state);
             if let Some((_, slot)) = checkpoint {
-                self.pool.states.keep(*slot, sequence.blocks[sequence.computed / BLOCK_SIZE - 1]);
+                self.pool.states.add_checkpoint(*slot, sequence.blocks[sequence.computed / BLOCK_SIZE - 1]);
             }
         }
     }
@@ -380,14 +380,14 @@ impl<W> Scheduler<W> {
             }
             let mut group = std::mem::take(&mut self.group);
             divide(&mut group, left);
-            let mut whole = true;
+            let mut are_complete = true;
             for &(id, rows) in &group {
                 if let Ok(index) = self.running.binary_search_by_key(&id, |sequence| sequence.id) {
-                    whole &= self.assign_rows(index, rows, plan) == rows;
+                    are_complete &= self.assign_rows(index, rows, plan) == rows;
                 }
             }
             self.group = group;
-            if !whole {
+            if !are_complete {
                 return;
             }
         }
@@ -405,9 +405,9 @@ impl<W> Scheduler<W> {
 
     /// Fills the group with the next prompts: running ones first, then newly admitted ones. `next` is the
     /// index among the running sequences, or `None` after the last.
-    fn fill_group(&mut self, most: usize, next: &mut Option<usize>, plan: &mut Plan) {
+    fn fill_group(&mut self, max_prompts: usize, next: &mut Option<usize>, plan: &mut Plan) {
         self.group.clear();
-        while self.group.len() < most {
+        while self.group.len() < max_prompts {
             let index = match *next {
                 Some(index) if index < self.running.len() => {
                     *next = Some(index + 1);
@@ -473,17 +473,17 @@ impl<W> Scheduler<W> {
             |sequence: &Sequence<W>| sequence.next_block().is_some_and(|block| filling.contains(&block));
         let candidates = self.waiting.iter().enumerate();
         let candidates = candidates.filter(|(_, sequence)| !(sequence.may_share() && fills(sequence)));
-        let mut of_client: HashMap<u128, usize> = HashMap::new();
-        self.running.iter().for_each(|running| *of_client.entry(running.client).or_default() += 1);
-        let turn = |sequence: &Sequence<W>| of_client.get(&sequence.client).copied().unwrap_or(0);
-        // Preempted sequences continue first. Of equal ones, `min_by_key` returns the oldest.
-        let next = candidates.min_by_key(|(_, sequence)| (!sequence.preempted, turn(sequence)));
-        let (place, _) = next?;
+        let mut running_of_client: HashMap<u128, usize> = HashMap::new();
+        self.running.iter().for_each(|running| *running_of_client.entry(running.client).or_default() += 1);
+        let others = |sequence: &Sequence<W>| running_of_client.get(&sequence.client).copied().unwrap_or(0);
+        // Preempted sequences continue first. Among equal ones, `min_by_key` returns the oldest.
+        let next = candidates.min_by_key(|(_, sequence)| (!sequence.preempted, others(sequence)));
+        let (waiting_index, _) = next?;
         let promised: usize = self.running.iter().map(Sequence::blocks_missing).sum();
         let spare = |pool: &BlockPool| pool.available().saturating_sub(promised);
-        let sequence = &mut self.waiting[place];
+        let sequence = &mut self.waiting[waiting_index];
         let before = spare(&self.pool);
-        if !self.running.is_empty() && before < sequence.missing && !self.plans.is_multiple_of(RETRY_STEPS) {
+        if !self.running.is_empty() && before < sequence.needed && !self.plans.is_multiple_of(RETRY_STEPS) {
             return None;
         }
         let shared = if self.pool.shares() { sequence.share(&mut self.pool) } else { 0 };
@@ -491,12 +491,12 @@ impl<W> Scheduler<W> {
         let wanted = sequence.blocks_missing() + self.running.len();
         let after = spare(&self.pool);
         if after < wanted {
-            sequence.missing = before + wanted - after;
+            sequence.needed = before + wanted - after;
             self.pool.release_all(&mut sequence.blocks);
             sequence.computed = 0;
             return None;
         }
-        let mut sequence = self.waiting.remove(place)?;
+        let mut sequence = self.waiting.remove(waiting_index)?;
         if !self.pool.states.is_empty() {
             let checkpoint = sequence.checkpoint(&mut self.pool);
             sequence.state = self.pool.states.allocate();
@@ -540,11 +540,11 @@ impl<W> Scheduler<W> {
     fn preempt_youngest(&mut self, plan: &mut Plan) {
         let Some(sequence) = self.running.pop() else { return };
         plan.copies.retain(|&(from, to)| {
-            let theirs = sequence.blocks.contains(&to);
-            if theirs {
+            let is_target = sequence.blocks.contains(&to);
+            if is_target {
                 self.pool.release(from);
             }
-            !theirs
+            !is_target
         });
         plan.restored.retain(|&(_, to)| Some(to) != sequence.state);
         self.preempt(sequence);
@@ -554,21 +554,21 @@ impl<W> Scheduler<W> {
     fn preempt(&mut self, mut sequence: Sequence<W>) {
         self.release(&mut sequence);
         sequence.keep_drafts(0);
-        (sequence.computed, sequence.rows, sequence.missing, sequence.preempted) = (0, 0, 0, true);
+        (sequence.computed, sequence.rows, sequence.needed, sequence.preempted) = (0, 0, 0, true);
         self.counters.preempted += 1;
-        let place = self.waiting.partition_point(|other| other.id < sequence.id);
-        self.waiting.insert(place, sequence);
+        let waiting_index = self.waiting.partition_point(|other| other.id < sequence.id);
+        self.waiting.insert(waiting_index, sequence);
     }
 }
 
 /// Divides `left` rows evenly, at least one each if possible. Rows that a prompt does not need go to the others.
 fn divide(group: &mut [(u64, usize)], mut left: usize) {
     group.sort_unstable_by_key(|&(id, wanted)| (wanted, id));
-    let mut sharers = group.len();
+    let mut remaining = group.len();
     for (_, rows) in group.iter_mut() {
-        *rows = (*rows).min(left.div_ceil(sharers));
+        *rows = (*rows).min(left.div_ceil(remaining));
         left -= *rows;
-        sharers -= 1;
+        remaining -= 1;
     }
     group.sort_unstable_by_key(|&(id, _)| id);
 }

@@ -10,14 +10,14 @@ use crate::step::{BLOCK_SIZE, PictureRows};
 
 use super::blocks::{BlockPool, BlockTokens, Parent};
 
-/// Bit that no token has.
-const NO_TOKEN: u32 = 1 << 31;
+/// Bit that distinguishes hashes from token ids, none of which has it.
+const HASH_BIT: u32 = 1 << 31;
 
 /// Pictures of a prompt.
 #[derive(Clone, Debug, Default)]
 pub struct PromptPictures {
-    /// The pictures, in the order of their places.
-    pub places: Vec<Placement>,
+    /// The pictures, in the order of their positions.
+    pub placements: Vec<Placement>,
     /// Positions of three axes, if the model has them.
     pub axes: Option<Arc<PromptAxes>>,
     /// If true, attention is bidirectional among the tokens of a picture, so that one step computes all of them.
@@ -45,11 +45,11 @@ pub struct Sequence<W> {
     pub(super) state: Option<u32>,
     /// Length of the prefix that was found in the cache when it last adopted blocks, in positions; a multiple of the block
     /// size.
-    branch: usize,
+    shared_prefix: usize,
     /// Number of rows in the current plan.
     pub(super) rows: usize,
     /// Number of spare blocks that its admission requires, according to the last attempt.
-    pub(super) missing: usize,
+    pub(super) needed: usize,
     /// True if it was preempted before.
     pub(super) preempted: bool,
     /// Number that identifies the client.
@@ -82,9 +82,9 @@ impl<W> Sequence<W> {
             computed: 0,
             blocks: Vec::new(),
             state: None,
-            branch: 0,
+            shared_prefix: 0,
             rows: 0,
-            missing: 0,
+            needed: 0,
             preempted: false,
             client: 0,
             salt: 0,
@@ -159,10 +159,10 @@ impl<W> Sequence<W> {
         self.drafted += drafts.len();
     }
 
-    /// Replaces the draft token number `place`.
-    pub(super) fn set_draft(&mut self, place: usize, token: u32) {
+    /// Replaces the draft token at `index`.
+    pub(super) fn set_draft(&mut self, index: usize, token: u32) {
         let first = self.tokens.len() - self.drafted;
-        self.tokens[first + place] = token;
+        self.tokens[first + index] = token;
     }
 
     /// Returns the number that identifies the group of sequences that may share blocks.
@@ -189,8 +189,8 @@ impl<W> Sequence<W> {
         self.computed += count;
     }
 
-    /// Registers the blocks that accepted drafts filled, and releases those of rejected ones.
-    pub(super) fn settle(&mut self, pool: &mut BlockPool) {
+    /// Registers the blocks filled by accepted drafts, and releases the blocks of rejected ones.
+    pub(super) fn finish_verification(&mut self, pool: &mut BlockPool) {
         let Some(from) = self.accepted_from.take() else { return };
         self.register(from, pool);
         for block in self.blocks.drain(self.tokens.len().div_ceil(BLOCK_SIZE).min(self.blocks.len())..).rev()
@@ -240,8 +240,8 @@ impl<W> Sequence<W> {
         self.scored.is_some_and(|scored| scored + 1 < self.prompt)
     }
 
-    /// Returns the positions whose logits are needed, the last of `rows`, if these are computed.
-    pub(super) fn wanted(&self, rows: Range<usize>) -> Range<usize> {
+    /// Returns the positions whose logits are needed if `rows` are computed; they are the last ones of `rows`.
+    pub(super) fn logit_positions(&self, rows: Range<usize>) -> Range<usize> {
         let first = match self.scored {
             Some(scored) if self.has_unscored_rows() => scored.max(rows.start).min(rows.end),
             _ if rows.end == self.tokens.len() => rows.end - 1 - self.drafted,
@@ -253,7 +253,7 @@ impl<W> Sequence<W> {
     /// Returns the positions whose logits the committed step returned.
     pub fn returned(&self) -> Range<usize> {
         let end = self.computed + self.drafted;
-        self.wanted(end - self.rows..end)
+        self.logit_positions(end - self.rows..end)
     }
 
     /// Records that the logits of the prompt rows before `position` were read.
@@ -295,19 +295,19 @@ impl<W> Sequence<W> {
     /// Returns the tokens of a full block. If it contains features of pictures, a hash of tokens and pictures, which
     /// differs from all tokens, replaces them.
     fn block_tokens(&self, block: usize) -> Option<BlockTokens> {
-        let places = block * BLOCK_SIZE..(block + 1) * BLOCK_SIZE;
-        let mut tokens = *self.tokens[places.start..].first_chunk()?;
+        let positions = block * BLOCK_SIZE..(block + 1) * BLOCK_SIZE;
+        let mut tokens = *self.tokens[positions.start..].first_chunk()?;
         let mut hash: Option<Sha256> = None;
-        self.visit_features(places, |place, rows, first| {
+        self.visit_features(positions, |placement, rows, first| {
             let hash = hash.get_or_insert_default();
-            hash.update(place.picture.hash());
+            hash.update(placement.picture.hash());
             [rows.start, rows.end, first].into_iter().for_each(|number| hash.update(number.to_be_bytes()));
         });
         if let Some(hash) = hash {
             let hash = tokens.iter().fold(hash, |hash, token| hash.chain_update(token.to_be_bytes()));
             let words = hash.finalize();
             for (token, bytes) in tokens.iter_mut().zip(words.chunks_exact(size_of::<u32>()).cycle()) {
-                *token = bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)) | NO_TOKEN;
+                *token = bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)) | HASH_BIT;
             }
         }
         Some(tokens)
@@ -316,13 +316,13 @@ impl<W> Sequence<W> {
     /// Calls `visit` for each run of picture features within a range of the prompt. Passes the picture, the rows relative
     /// to the range, and the index of the first feature.
     fn visit_features(&self, within: Range<usize>, mut visit: impl FnMut(&Placement, Range<usize>, usize)) {
-        for place in &self.pictures.places {
+        for placement in &self.pictures.placements {
             let mut feature = 0;
-            for span in &place.spans {
-                let own = span.start.max(within.start)..span.end.min(within.end);
-                if !own.is_empty() {
-                    let rows = own.start - within.start..own.end - within.start;
-                    visit(place, rows, feature + own.start - span.start);
+            for span in &placement.spans {
+                let overlap = span.start.max(within.start)..span.end.min(within.end);
+                if !overlap.is_empty() {
+                    let rows = overlap.start - within.start..overlap.end - within.start;
+                    visit(placement, rows, feature + overlap.start - span.start);
                 }
                 feature += span.len();
             }
@@ -332,34 +332,34 @@ impl<W> Sequence<W> {
     /// Returns the features of pictures among its planned rows, which begin at the row `first` of a step.
     pub(super) fn picture_rows(&self, first: usize) -> Vec<PictureRows> {
         let mut all = Vec::new();
-        self.visit_features(self.computed..self.computed + self.rows, |place, rows, feature| {
+        self.visit_features(self.computed..self.computed + self.rows, |placement, rows, feature| {
             let rows = first + rows.start..first + rows.end;
-            all.push(PictureRows { picture: place.picture.clone(), rows, first: feature });
+            all.push(PictureRows { picture: placement.picture.clone(), rows, first: feature });
         });
         all
     }
 
-    /// Reduces a number of next rows so that they end before the picture that follows the first one, or before the first one
-    /// unless `takes_one`. Returns it, and true if a picture is among the rows.
-    pub(super) fn rows_with_pictures(&self, rows: usize, takes_one: bool) -> (usize, bool) {
+    /// Limits the number of next rows to at most one picture, or to none unless `allows_picture`. Returns the number, and
+    /// true if a picture is among the rows.
+    pub(super) fn rows_with_pictures(&self, rows: usize, allows_picture: bool) -> (usize, bool) {
         let (from, end) = (self.computed, self.computed + rows);
-        let ends = |place: &&Placement| place.spans.last().is_some_and(|span| span.end > from);
-        let mut next = self.pictures.places.iter().filter(ends);
-        let begin = |place: Option<&Placement>| {
-            place.and_then(|place| place.spans.first()).map_or(usize::MAX, |span| span.start.max(from))
+        let ends = |picture: &&Placement| picture.spans.last().is_some_and(|span| span.end > from);
+        let mut next = self.pictures.placements.iter().filter(ends);
+        let begin = |picture: Option<&Placement>| {
+            picture.and_then(|picture| picture.spans.first()).map_or(usize::MAX, |span| span.start.max(from))
         };
         let (first, second) = (begin(next.next()), begin(next.next()));
-        match takes_one {
+        match allows_picture {
             true => (second.min(end) - from, first < end),
             false => (first.min(end) - from, false),
         }
     }
 
-    /// Returns the tokens whose features see each other, if a step that ends at `place` would divide them.
-    pub(super) fn bidirectional_span(&self, place: usize) -> Option<Range<usize>> {
-        let places = self.pictures.places.iter().filter(|_| self.pictures.is_bidirectional);
-        let mut spans = places.flat_map(|picture| &picture.spans);
-        spans.find(|span| span.start < place && place < span.end).cloned()
+    /// Returns the tokens with bidirectional attention that a step ending at `position` would split, if there are any.
+    pub(super) fn bidirectional_span(&self, position: usize) -> Option<Range<usize>> {
+        let pictures = self.pictures.placements.iter().filter(|_| self.pictures.is_bidirectional);
+        let mut spans = pictures.flat_map(|picture| &picture.spans);
+        spans.find(|span| span.start < position && position < span.end).cloned()
     }
 
     fn parent_of(&self, block: usize) -> Parent {
@@ -392,18 +392,18 @@ impl<W> Sequence<W> {
             self.computed += BLOCK_SIZE;
         }
         if !pool.states.is_empty() {
-            self.keep_to_checkpoint(from, pool);
+            self.truncate_to_checkpoint(from, pool);
         }
         self.computed - from
     }
 
-    /// Releases the blocks that were just taken over, after `from` positions, but not those up to the last checkpoint.
-    fn keep_to_checkpoint(&mut self, from: usize, pool: &mut BlockPool) {
+    /// Releases the blocks after the last checkpoint among those just adopted, which begin after `from` positions.
+    fn truncate_to_checkpoint(&mut self, from: usize, pool: &mut BlockPool) {
         if self.computed == from {
             return;
         }
         // Only here is the number of positions a multiple of the block size.
-        self.branch = self.branch.max(self.computed);
+        self.shared_prefix = self.shared_prefix.max(self.computed);
         while self.computed > from
             && let Some(&block) = self.blocks.last()
             && pool.states.find(block).is_none()
@@ -424,7 +424,7 @@ impl<W> Sequence<W> {
     /// other sequences, or with the last block before the prompt's last token.
     pub(super) fn next_checkpoint(&self) -> Option<usize> {
         let last = (self.prompt - 1) / BLOCK_SIZE * BLOCK_SIZE;
-        [self.branch, last].into_iter().filter(|position| *position > self.computed).min()
+        [self.shared_prefix, last].into_iter().filter(|position| *position > self.computed).min()
     }
 
     /// Allocates a copy of the registered block with the longest common prefix, if that is long enough. Adds a
@@ -434,7 +434,7 @@ impl<W> Sequence<W> {
             return None;
         }
         let last = self.tokens.len() - 1;
-        let spans = self.pictures.places.iter().flat_map(|place| &place.spans);
+        let spans = self.pictures.placements.iter().flat_map(|placement| &placement.spans);
         let picture = spans.filter(|span| span.end > self.computed).map(|span| span.start).next();
         let end = picture.map_or(last, |start| start.min(last));
         let wanted = self.tokens.get(self.computed..end)?;

@@ -50,7 +50,7 @@ impl StatePool {
     }
 
     /// Makes a held slot the checkpoint at the end of a block. Frees it if the block has one already.
-    pub fn keep(&mut self, slot: u32, block: u32) {
+    pub fn add_checkpoint(&mut self, slot: u32, block: u32) {
         if self.find(block).is_some() {
             return self.release(slot);
         }
@@ -80,8 +80,8 @@ impl StatePool {
     /// # Errors
     /// Returns a description of the first violation.
     pub fn check(&self, held: impl IntoIterator<Item = u32>) -> Result<(), String> {
-        let kept = self.checkpoints.values().map(|(slot, _)| *slot);
-        let mut all: Vec<u32> = self.free.iter().copied().chain(kept).chain(held).collect();
+        let of_checkpoints = self.checkpoints.values().map(|(slot, _)| *slot);
+        let mut all: Vec<u32> = self.free.iter().copied().chain(of_checkpoints).chain(held).collect();
         all.sort_unstable();
         if !all.iter().copied().eq(0..self.slots) {
             return Err(format!("the slots of states are {all:?}, but there are {}", self.slots));

@@ -153,10 +153,10 @@ impl Shared {
 pub(super) struct QueueSlot(Arc<Shared>, usize);
 
 impl QueueSlot {
-    /// Takes places, or returns the number of taken ones if more than `limit` would be.
-    pub(super) fn take(shared: &Arc<Shared>, places: usize, limit: usize) -> Result<Self, usize> {
-        let more = |open: usize| open.checked_add(places).filter(|open| *open <= limit);
-        shared.open.fetch_update(Relaxed, Relaxed, more).map(|_| Self(shared.clone(), places))
+    /// Takes `count` slots. Returns the number of taken slots if the sum would exceed `limit`.
+    pub(super) fn take(shared: &Arc<Shared>, count: usize, limit: usize) -> Result<Self, usize> {
+        let with_slots = |open: usize| open.checked_add(count).filter(|open| *open <= limit);
+        shared.open.fetch_update(Relaxed, Relaxed, with_slots).map(|_| Self(shared.clone(), count))
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {

@@ -13,9 +13,9 @@ use crate::sampling::{Row, Sampled, Sampler};
 use crate::step::StepModel;
 
 use super::adapters::{AdapterJob, ResidentAdapters};
-use super::beside::run_beside;
 use super::cache_events::CacheEventSink;
 use super::embedding::{self, EmbeddingJob};
+use super::overlap::run_overlapped;
 use super::residency::{ModelState, ResidentModel};
 use super::scheduler::{Plan, Scheduler};
 use super::sequence::Sequence;
@@ -268,7 +268,7 @@ impl EngineLoop {
         let begin = Instant::now();
         let masked = self.scheduler.will_await_token().filter(|sequence| sequence.writer.has_grammar());
         let (model, plan) = (self.model.get()?, &self.plan);
-        let logits = match run_beside(masked, Sequence::prepare_masks, || compute(model, plan)) {
+        let logits = match run_overlapped(masked, Sequence::prepare_masks, || compute(model, plan)) {
             Ok(logits) => logits,
             Err(error) => return self.fail_step(error),
         };
@@ -276,7 +276,7 @@ impl EngineLoop {
         excluded += begin.elapsed();
         self.scheduler.commit(&self.plan);
         let (tokens, sampling) = self.write(&logits)?;
-        self.scheduler.settle();
+        self.scheduler.finish_verification();
         let overhead = from.elapsed().saturating_sub(excluded + sampling);
         self.overhead += overhead;
         let rank_times = self.model.get()?.rank_times();
@@ -382,12 +382,12 @@ fn copy_states(model: &mut dyn StepModel, pairs: &[(u32, u32)]) -> Result<()> {
 fn sample_rows(sampler: &mut Sampler, logits: &Tensor, rows: &[Row]) -> Result<Vec<Result<Sampled, String>>> {
     let failed = || format!("sampling {} tokens failed", rows.len());
     logits.device().synchronize().with_context(failed)?;
-    let one = |(index, row)| {
+    let sample = |(index, row)| {
         let sampled = sampler.sample(&logits.narrow(0, index, 1)?, std::slice::from_ref(row))?;
         sampled.into_iter().next().context("no token was sampled")
     };
     let sampled: Vec<_> =
-        rows.iter().enumerate().map(one).map(|one| one.map_err(|e| format!("{e:#}"))).collect();
+        rows.iter().enumerate().map(sample).map(|row| row.map_err(|e| format!("{e:#}"))).collect();
     logits.device().synchronize().with_context(failed)?;
     Ok(sampled)
 }

@@ -75,7 +75,7 @@ impl Writer {
         let ends = ends.iter().filter(|end| (**end as usize) < vocabulary).chain(&stop_token_ids);
         let mut early_sampling = sampling.clone();
         early_sampling.logit_bias.extend(ends.map(|end| (*end, f32::NEG_INFINITY)));
-        let draft_length = DraftLength::new(request.max_drafts.map_or(max_drafts, |own| own.min(max_drafts)));
+        let draft_length = DraftLength::new(request.max_drafts.map_or(max_drafts, |max| max.min(max_drafts)));
         let random = StdRng::seed_from_u64(sampling.seed.unwrap_or_else(rand::random));
         let writer = Self {
             sampling,
@@ -164,10 +164,10 @@ impl Writer {
         let (writer, logprobs) = (&*self, self.prompt_logprobs);
         let row = |sampling| Row { sampling, draw: 0.0, prompt: &[], written: &[], allowed: None, logprobs };
         rows.extend(writer.prompt_sampling.iter().map(row));
-        for place in 0..drafted.map_or(0, |drafted| 1 + drafted) {
-            // Rows without a mask of their own get another one, and are not used.
-            let allowed = writer.grammar.as_ref().and_then(|grammar| grammar.mask(place));
-            let row = writer.row(prompt, &text[..written.len() + place], place, allowed);
+        for index in 0..drafted.map_or(0, |drafted| 1 + drafted) {
+            // Rows beyond the computed masks get the last mask, and their results are not used.
+            let allowed = writer.grammar.as_ref().and_then(|grammar| grammar.mask(index));
+            let row = writer.row(prompt, &text[..written.len() + index], index, allowed);
             rows.push(Row { logprobs: writer.logprobs, ..row });
         }
     }
@@ -184,13 +184,13 @@ impl Writer {
         &'a self,
         prompt: &'a [u32],
         text: &'a [u32],
-        place: usize,
+        index: usize,
         allowed: Option<&'a [u32]>,
     ) -> Row<'a> {
-        let is_early = self.usage.completion_tokens + place < self.min_tokens
+        let is_early = self.usage.completion_tokens + index < self.min_tokens
             && allowed.is_none_or(|allowed| allows_others(allowed, self.text.ends()));
         let sampling = if is_early { &self.early_sampling } else { &self.sampling };
-        let draw = self.draws.get(place).copied().unwrap_or_default();
+        let draw = self.draws.get(index).copied().unwrap_or_default();
         Row { sampling, draw, prompt, written: text, allowed, logprobs: None }
     }
 
@@ -199,7 +199,7 @@ impl Writer {
         let token = |(target, scored): (&u32, Sampled)| {
             // Only a logit of negative infinity stays below all others.
             let logprob = scored.logprob.filter(|_| scored.token == *target).unwrap_or(f32::NEG_INFINITY);
-            TokenLogProb { own: LogProb { token: *target, logprob }, top: scored.top }
+            TokenLogProb { actual: LogProb { token: *target, logprob }, top: scored.top }
         };
         let tokens: Vec<_> = targets.iter().zip(scored).map(token).collect();
         if self.ending.is_none() && !tokens.is_empty() {
@@ -282,21 +282,21 @@ impl Drop for Writer {
 }
 
 impl Sequence<Writer> {
-    /// Returns the number of draft tokens that the text should get in the next step, at most `most`.
-    pub(super) fn wanted_drafts(&mut self, most: usize) -> usize {
+    /// Returns the number of draft tokens that the text should get in the next step, at most `max`.
+    pub(super) fn wanted_drafts(&mut self, max: usize) -> usize {
         let writer = &mut self.writer;
         // The last token needs no draft.
         let left = writer.max_tokens.saturating_sub(writer.usage.completion_tokens + 1);
-        let wanted = writer.draft_length.next().min(most).min(left);
+        let wanted = writer.draft_length.next().min(max).min(left);
         writer.draw(wanted);
         wanted
     }
 
-    /// Returns the sampler's input for the draft token number `place`, with the random number of the text's own token.
-    pub(super) fn draft_row(&self, place: usize) -> Row<'_> {
-        let text = &self.tokens()[..self.tokens().len() - self.drafts().len() + place];
+    /// Returns the sampler's input for the draft token at `index`, with the random number of the token that it predicts.
+    pub(super) fn draft_row(&self, index: usize) -> Row<'_> {
+        let text = &self.tokens()[..self.tokens().len() - self.drafts().len() + index];
         let (prompt, text) = text.split_at(self.prompt().len());
-        self.writer.row(prompt, text, place, None)
+        self.writer.row(prompt, text, index, None)
     }
 
     /// Drops the drafts from the first token that would end the text, or that is outside the model's vocabulary.
@@ -362,7 +362,7 @@ impl Sequence<Writer> {
         let drafts = self.take_drafts();
         self.writer.usage.drafted_tokens += drafts.len();
         let (cached, mut accepted) = (self.cached(), 0);
-        for (place, row) in rows.enumerate().take(self.writer.usable_rows) {
+        for (index, row) in rows.enumerate().take(self.writer.usable_rows) {
             if self.writer.ending.is_some() {
                 break;
             }
@@ -374,7 +374,7 @@ impl Sequence<Writer> {
                 }
             };
             let token = sampled.token;
-            let is_draft = drafts.get(place) == Some(&token);
+            let is_draft = drafts.get(index) == Some(&token);
             self.writer.usage.accepted_tokens += usize::from(is_draft);
             if !self.writer.write(sampled, cached) {
                 break;

@@ -36,11 +36,11 @@ pub struct Heads {
 impl Heads {
     /// Returns true if candle-flash-attn supports these heads on the device.
     pub(super) fn support_flash_attention(self, device: &Device) -> bool {
-        let (step, most) = FLASH_WIDTHS;
+        let (step, max) = FLASH_WIDTHS;
         device.is_rocm()
             && matches!(self.dtype, DType::F16 | DType::BF16 | DType::F32)
             && self.width.is_multiple_of(step)
-            && self.width <= most
+            && self.width <= max
     }
 }
 
@@ -160,16 +160,16 @@ impl AttentionPlan {
         direction: Direction,
     ) -> Result<Self> {
         let device = rows.device().clone();
-        let most = |length: fn(&SequenceStep) -> usize| step.sequences.iter().map(length).max().unwrap_or(0);
+        let max = |length: fn(&SequenceStep) -> usize| step.sequences.iter().map(length).max().unwrap_or(0);
         let mut sequences = Vec::with_capacity(step.sequences.len());
         let flash = heads.support_flash_attention(&device);
         let table_width = table.elem_count() / step.sequences.len().max(1);
-        for (at, sequence) in step.sequences.iter().enumerate() {
+        for (index, sequence) in step.sequences.iter().enumerate() {
             let mut planned = SequencePlan { step: sequence.clone(), blocks: None, masks: Vec::new() };
             if !flash {
                 let blocks = sequence.context.div_ceil(BLOCK_SIZE);
                 if table_width > 0 {
-                    planned.blocks = Some(table.narrow(0, at * table_width, blocks)?);
+                    planned.blocks = Some(table.narrow(0, index * table_width, blocks)?);
                 }
                 for &window in windows {
                     planned.masks.push((window, mask(sequence, window, direction, &device)?));
@@ -182,7 +182,7 @@ impl AttentionPlan {
                 rows,
                 keys,
                 table: table.reshape((step.sequences.len(), ()))?,
-                max_rows: most(|sequence| sequence.rows.len()),
+                max_rows: max(|sequence| sequence.rows.len()),
                 max_keys: table_width * BLOCK_SIZE,
             }),
             false => None,
@@ -263,17 +263,17 @@ impl AttentionPlan {
             let (mut k, mut v) = (gathered(keys)?, gathered(values)?);
             if let Some(scales) = scales {
                 let scales = gathered(scales)?;
-                let of = |index: usize| scales.narrow(D::Minus1, index, 1)?.squeeze(D::Minus1);
-                (k, v) = (CacheEncoding::decode(&k, &of(0)?)?, CacheEncoding::decode(&v, &of(1)?)?);
+                let scale = |index: usize| scales.narrow(D::Minus1, index, 1)?.squeeze(D::Minus1);
+                (k, v) = (CacheEncoding::decode(&k, &scale(0)?)?, CacheEncoding::decode(&v, &scale(1)?)?);
             }
-            out.push(attend_one(scores, &q, [&k, &v], mask.as_ref(), sinks)?);
+            out.push(attend_sequence(scores, &q, [&k, &v], mask.as_ref(), sinks)?);
         }
         Tensor::cat(&out, 0)
     }
 }
 
 /// Attends in f32: queries (rows, heads, width) over keys and values (context, key heads, width).
-fn attend_one(
+fn attend_sequence(
     scores: Scoring,
     q: &Tensor,
     [k, v]: [&Tensor; 2],
@@ -282,12 +282,12 @@ fn attend_one(
 ) -> Result<Tensor> {
     let ((rows, heads, width), (context, kv_heads, _)) = (q.dims3()?, k.dims3()?);
     let (group, dtype) = (heads / kv_heads, q.dtype());
-    let exact = |x: &Tensor| x.to_dtype(DType::F32);
+    let to_f32 = |x: &Tensor| x.to_dtype(DType::F32);
     // Query heads that share a key head become rows of one product.
-    let q = exact(q)?.reshape((rows, kv_heads, group, width))?.permute((1, 2, 0, 3))?;
+    let q = to_f32(q)?.reshape((rows, kv_heads, group, width))?.permute((1, 2, 0, 3))?;
     let q = q.reshape((kv_heads, group * rows, width))?;
-    let k = exact(k)?.permute((1, 2, 0))?.contiguous()?;
-    let v = exact(v)?.transpose(0, 1)?.contiguous()?;
+    let k = to_f32(k)?.permute((1, 2, 0))?.contiguous()?;
+    let v = to_f32(v)?.transpose(0, 1)?.contiguous()?;
     let mut score = (q.matmul(&k)? * scores.scale as f64)?;
     if let Some(cap) = scores.softcap {
         score = softcap(&score, cap as f64)?;
@@ -319,7 +319,7 @@ fn mask(
     if (rows == 1 || direction != Direction::Causal) && window.is_none_or(|window| context <= window) {
         return Ok(None);
     }
-    let seen = |query: usize, key: usize| {
+    let is_visible = |query: usize, key: usize| {
         let is_after = key > query;
         match direction {
             Direction::Causal if is_after => false,
@@ -327,7 +327,7 @@ fn mask(
             _ => window.is_none_or(|window| query.abs_diff(key) < window),
         }
     };
-    let value = |query, key| if seen(query, key) { 0f32 } else { f32::NEG_INFINITY };
+    let value = |query, key| if is_visible(query, key) { 0f32 } else { f32::NEG_INFINITY };
     let values: Vec<f32> =
         (first..context).flat_map(|query| (0..context).map(move |key| value(query, key))).collect();
     Tensor::from_vec(values, (rows, context), device).map(Some)

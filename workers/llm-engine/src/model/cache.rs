@@ -135,16 +135,16 @@ impl Cache {
             Ok((all, sources))
         };
         let elements = self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]).map(copy);
-        write_alike(&to, &elements.collect::<candle_core::Result<Vec<_>>>()?)?;
+        write_by_shape(&to, &elements.collect::<candle_core::Result<Vec<_>>>()?)?;
         let scales = self.layers.iter().filter_map(|layer| layer.scales.as_ref()).map(copy);
-        write_alike(&to, &scales.collect::<candle_core::Result<Vec<_>>>()?)
+        write_by_shape(&to, &scales.collect::<candle_core::Result<Vec<_>>>()?)
     }
 }
 
-/// Writes rows into tensors, of which neighbours may have different widths.
-fn write_alike(to: &Tensor, copies: &[(Tensor, Tensor)]) -> candle_core::Result<()> {
-    for alike in copies.chunk_by(|(one, _), (next, _)| one.dims() == next.dims()) {
-        write_rows(to, alike)?;
+/// Writes rows into tensors. Neighbors of the same shape share a launch.
+fn write_by_shape(to: &Tensor, copies: &[(Tensor, Tensor)]) -> candle_core::Result<()> {
+    for group in copies.chunk_by(|(one, _), (next, _)| one.dims() == next.dims()) {
+        write_rows(to, group)?;
     }
     Ok(())
 }

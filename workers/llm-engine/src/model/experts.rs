@@ -90,7 +90,7 @@ impl Experts {
             None => {
                 let x = &input.1.norm.map_or(Ok(input.0.clone()), |norm| norm.forward(input.0))?;
                 let out = match &self.matrices {
-                    ExpertMatrices::Separate(mlps) => separately(mlps, x, &experts, &weights)?,
+                    ExpertMatrices::Separate(mlps) => run_experts(mlps, x, &experts, &weights)?,
                     #[cfg(feature = "rocm")]
                     ExpertMatrices::Stacked(stacks) => stacks.forward(x, &experts, &weights)?,
                 };
@@ -141,7 +141,7 @@ impl Experts {
     fn route(&self, (x, with): (&Tensor, FusedWith)) -> candle_core::Result<(Tensor, Tensor)> {
         let scores = self.router.forward_fused(x, with)?;
         #[cfg(feature = "rocm")]
-        if let Some(routed) = self.router_of_device().route(&scores)? {
+        if let Some(routed) = self.device_router().route(&scores)? {
             return Ok(routed);
         }
         self.route_separately(scores)
@@ -149,7 +149,7 @@ impl Experts {
 
     /// Returns the router as a ROCm device computes it in one launch.
     #[cfg(feature = "rocm")]
-    fn router_of_device(&self) -> Router<'_> {
+    fn device_router(&self) -> Router<'_> {
         let (function, normalized) = match self.routing {
             Routing::Softmax => (RouterFunction::Softmax, false),
             Routing::CorrectedSoftmax => (RouterFunction::Softmax, true),
@@ -205,8 +205,8 @@ impl Experts {
         let of_groups =
             group_scores(&groups, if self.correction.is_some() { 2 } else { 1 })?.squeeze(D::Minus1)?;
         let order = of_groups.arg_sort_last_dim(false)?;
-        let least = of_groups.gather(&order.narrow(D::Minus1, used - 1, 1)?.contiguous()?, D::Minus1)?;
-        let is_chosen = of_groups.broadcast_ge(&least)?.to_dtype(scores.dtype())?.unsqueeze(D::Minus1)?;
+        let threshold = of_groups.gather(&order.narrow(D::Minus1, used - 1, 1)?.contiguous()?, D::Minus1)?;
+        let is_chosen = of_groups.broadcast_ge(&threshold)?.to_dtype(scores.dtype())?.unsqueeze(D::Minus1)?;
         groups.broadcast_mul(&is_chosen)?.reshape((rows, experts))
     }
 }
@@ -226,15 +226,15 @@ fn group_scores(groups: &Tensor, count: usize) -> candle_core::Result<Tensor> {
 /// of a softmax over its score and the lower ones that are near it.
 fn sparse_mixer(sorted: &Tensor, chosen: usize, tolerance: f64) -> candle_core::Result<Tensor> {
     let rest = sorted.narrow(D::Minus1, chosen, sorted.dim(D::Minus1)? - chosen)?;
-    let own = rest.narrow(D::Minus1, 0, 1)?;
-    let below = own.broadcast_sub(&rest)?;
-    let magnitude = rest.abs()?.broadcast_maximum(&own)?;
+    let score = rest.narrow(D::Minus1, 0, 1)?;
+    let below = score.broadcast_sub(&rest)?;
+    let magnitude = rest.abs()?.broadcast_maximum(&score)?;
     let is_near = below.le(&(magnitude * tolerance)?)?.to_dtype(sorted.dtype())?;
     (below.neg()?.exp()? * is_near)?.sum_keepdim(D::Minus1)?.recip()
 }
 
 /// Computes the rows of each chosen expert together.
-fn separately(mlps: &[Mlp], x: &Tensor, experts: &Tensor, weights: &Tensor) -> candle_core::Result<Tensor> {
+fn run_experts(mlps: &[Mlp], x: &Tensor, experts: &Tensor, weights: &Tensor) -> candle_core::Result<Tensor> {
     let (experts, weights) = (experts.to_vec2::<u32>()?, weights.to_vec2::<f32>()?);
     let mut chosen = vec![(Vec::new(), Vec::new()); mlps.len()];
     for (row, (experts, weights)) in experts.iter().zip(&weights).enumerate() {

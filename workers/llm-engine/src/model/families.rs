@@ -41,8 +41,8 @@ pub fn from_config(config: &Value) -> Result<&'static Family> {
         let is_mixture = text["enable_moe_block"] == true
             || text["num_local_experts"].as_u64().is_some_and(|experts| experts > 0)
             || hybrids::has_mixtures(text);
-        let own = families().find(|family| family.experts.is_some() == is_mixture);
-        own.or_else(|| families().next())
+        let family = families().find(|family| family.experts.is_some() == is_mixture);
+        family.or_else(|| families().next())
     };
     let kind = config["model_type"].as_str().unwrap_or_default();
     let by_type = || all_families().find(|family| family.model_types.contains(&kind));

@@ -227,12 +227,12 @@ impl ModelFiles {
             let held = region.bytes();
             if first < held {
                 let count = part.len().min(held - first);
-                let Some(own) = part.split_off_mut(..count) else { break };
+                let Some(head) = part.split_off_mut(..count) else { break };
                 let named = |error: io::Error| {
                     let path = self.files.path(region.matrix.file).display();
                     io::Error::new(error.kind(), format!("{path}: {error}"))
                 };
-                self.files.read_from(region, first, own).map_err(named)?;
+                self.files.read_from(region, first, head).map_err(named)?;
             }
             first = first.saturating_sub(held);
         }

@@ -6,8 +6,8 @@ use super::config::{DecoderConfig, Fields, HeadShape, LayerParts, Norms};
 impl DecoderConfig {
     /// Returns the heads of keys and values of a layer.
     pub fn head_shape(&self, layer: usize) -> HeadShape {
-        let own = HeadShape { kv_heads: self.kv_heads, width: self.head_dim };
-        self.full_heads.filter(|_| self.windows[layer].is_none()).unwrap_or(own)
+        let windowed = HeadShape { kv_heads: self.kv_heads, width: self.head_dim };
+        self.full_heads.filter(|_| self.windows[layer].is_none()).unwrap_or(windowed)
     }
 
     /// Returns the widths of the heads of all layers, in no particular order.
@@ -26,9 +26,9 @@ impl DecoderConfig {
         (0..self.windows.len()).filter(move |layer| has_cache(layer) && !self.shares_cache(*layer))
     }
 
-    /// Returns the place among [`Self::cached_layers`] of the layer whose keys and values a layer attends to: its own, or the
-    /// last one with the same window.
-    pub fn cache_place(&self, layer: usize) -> usize {
+    /// Returns the index among [`Self::cached_layers`] of the layer whose keys and values a layer attends to: itself, or
+    /// the last one with the same window.
+    pub fn cache_index(&self, layer: usize) -> usize {
         match self.shares_cache(layer) {
             true => {
                 let window = self.windows[layer];
@@ -36,7 +36,7 @@ impl DecoderConfig {
                     .enumerate()
                     .filter(|(_, other)| self.windows[*other] == window)
                     .last()
-                    .map_or(0, |(place, _)| place)
+                    .map_or(0, |(index, _)| index)
             }
             false => self.cached_layers().take_while(|other| *other < layer).count(),
         }
@@ -86,12 +86,12 @@ impl DecoderConfig {
     /// Returns an error if such a layer has no other with the same window before it.
     pub(super) fn read_shared_layers(&mut self, fields: &Fields) -> Result<()> {
         let (shared, layers) = (fields.size("num_kv_shared_layers")?.unwrap_or(0), self.windows.len());
-        let own = layers.saturating_sub(shared);
-        let is_missing = |window: &&Option<usize>| !self.windows[..own].contains(window);
-        let missing = self.windows[own..].iter().find(is_missing);
+        let unshared = layers.saturating_sub(shared);
+        let is_missing = |window: &&Option<usize>| !self.windows[..unshared].contains(window);
+        let missing = self.windows[unshared..].iter().find(is_missing);
         ensure!(
             missing.is_none(),
-            "\"num_kv_shared_layers\" is {shared} of {layers} layers, but the {own} layers before them must include one with the \
+            "\"num_kv_shared_layers\" is {shared} of {layers} layers, but the {unshared} layers before them must include one with the \
              same window as each of them, whose keys and values it uses"
         );
         self.shared_layers = shared;

@@ -160,19 +160,19 @@ fn pool(pooling: Pooling, states: &Tensor, lengths: &[usize]) -> candle_core::Re
         }
         Pooling::Max => {
             let texts = starts(lengths).zip(lengths);
-            let most = texts.map(|(start, length)| states.narrow(0, start, *length)?.max(0));
-            return Tensor::stack(&most.collect::<candle_core::Result<Vec<_>>>()?, 0);
+            let maxima = texts.map(|(start, length)| states.narrow(0, start, *length)?.max(0));
+            return Tensor::stack(&maxima.collect::<candle_core::Result<Vec<_>>>()?, 0);
         }
         Pooling::Mean => |_, length| 1.0 / length,
         Pooling::MeanSqrtLength => |_, length| 1.0 / length.sqrt(),
-        Pooling::WeightedMean => |at, length| (at + 1) as f32 / (length * (length + 1.0) / 2.0),
+        Pooling::WeightedMean => |index, length| (index + 1) as f32 / (length * (length + 1.0) / 2.0),
     };
     // The sums of all texts are one product with a matrix (texts, rows) of weights.
     let rows = states.dim(0)?;
     let mut weights = vec![0f32; lengths.len() * rows];
     for (text, (start, &length)) in starts(lengths).zip(lengths).enumerate() {
-        for at in 0..length {
-            weights[text * rows + start + at] = weight(at, length as f32);
+        for index in 0..length {
+            weights[text * rows + start + index] = weight(index, length as f32);
         }
     }
     Tensor::from_vec(weights, (lengths.len(), rows), states.device())?.matmul(states)

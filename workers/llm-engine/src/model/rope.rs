@@ -105,7 +105,7 @@ impl Scaling {
                 let scales = [&json["mscale"], &json["mscale_all_dim"]].map(Value::as_f64);
                 let magnitude = match (json["attention_factor"].as_f64(), scales) {
                     (Some(magnitude), _) => magnitude,
-                    (None, [Some(own), Some(all)]) if own != 0.0 && all != 0.0 => scale(own) / scale(all),
+                    (None, [Some(base), Some(all)]) if base != 0.0 && all != 0.0 => scale(base) / scale(all),
                     (None, _) => scale(1.0),
                 };
                 let truncated = json["truncate"] != false;
@@ -126,8 +126,8 @@ impl Scaling {
                 ensure!(original > 1, "\"original_max_position_embeddings\" is {original}, less than 2");
                 let factor = json["factor"].as_f64().unwrap_or(context as f64 / original as f64);
                 // Phi-3.5-MoE has a factor for each list of divisors.
-                let own = if context > original { &json["long_mscale"] } else { &json["short_mscale"] };
-                let magnitude = match json["attention_factor"].as_f64().or(own.as_f64()) {
+                let mscale = if context > original { &json["long_mscale"] } else { &json["short_mscale"] };
+                let magnitude = match json["attention_factor"].as_f64().or(mscale.as_f64()) {
                     Some(magnitude) => magnitude,
                     None if factor > 1.0 => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
                     None => 1.0,
@@ -189,10 +189,10 @@ impl Rope {
             }
             Scaling::Yarn { factor, original, fast, slow, truncated, .. } => {
                 // Index of the pair that rotates this many times over the original context.
-                let turning = |times: f64| {
+                let pair_index = |times: f64| {
                     self.rotary_dim as f64 * (original / (times * TAU)).ln() / (2.0 * self.theta.ln())
                 };
-                let (first, last) = (turning(*fast), turning(*slow));
+                let (first, last) = (pair_index(*fast), pair_index(*slow));
                 let (first, last) = if *truncated { (first.floor(), last.ceil()) } else { (first, last) };
                 let (first, last) = (first.max(0.0), last.min(self.rotary_dim as f64 - 1.0));
                 // Avoids a division by zero in the same way as transformers.

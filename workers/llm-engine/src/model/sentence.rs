@@ -85,7 +85,7 @@ impl SentenceModules {
                 "Normalize" => found.normalize = true,
                 LOGIT_SCORE => {}
                 _ => bail!(
-                    "modules.json: the module {kind:?} is not known; known are Transformer, Pooling, Dense, Normalize \
+                    "modules.json: the module {kind:?} is not known; supported are Transformer, Pooling, Dense, Normalize \
                      and {LOGIT_SCORE}"
                 ),
             }
@@ -185,9 +185,9 @@ pub(super) const CLASSIFIER: &str = "ForSequenceClassification";
 /// Returns true unless the files of sentence-transformers specify that scores have no sigmoid.
 pub(super) fn is_sigmoid(files: &ModelFiles, config: &Value) -> Result<bool> {
     let path = files.path().join("config_sentence_transformers.json");
-    let own = optional_json(&path)?.unwrap_or_default();
+    let file = optional_json(&path)?.unwrap_or_default();
     let names =
-        [&own["activation_fn"], &config["sentence_transformers"]["activation_fn"], &config[OLD_ACTIVATION]];
+        [&file["activation_fn"], &config["sentence_transformers"]["activation_fn"], &config[OLD_ACTIVATION]];
     let Some(name) = names.into_iter().find_map(Value::as_str) else { return Ok(true) };
     match name.rsplit('.').next().unwrap_or_default() {
         "Sigmoid" => Ok(true),

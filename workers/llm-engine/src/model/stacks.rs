@@ -115,7 +115,7 @@ impl ExpertStacks {
         let products = Products { experts: &sorted, order: &order, used };
         let mut outs = Vec::with_capacity(self.gate_up.len());
         for stack in &self.gate_up {
-            outs.push(products.of(x, stack, None)?);
+            outs.push(products.multiply(x, stack, None)?);
         }
         let both = match &outs[..] {
             [both] => both.clone(),
@@ -129,7 +129,7 @@ impl ExpertStacks {
             true => gated(&both, self.activation)?,
             false => self.activation.forward(&both)?,
         };
-        let out = products.of(&hidden, &self.down, Some(weights))?;
+        let out = products.multiply(&hidden, &self.down, Some(weights))?;
         let out = match &self.biases {
             Some([_, bias]) => {
                 let weights = weights.reshape((rows * used, 1))?.to_dtype(bias.dtype())?;
@@ -146,7 +146,7 @@ impl ExpertStacks {
 
 impl Products<'_> {
     /// Multiplies rows with a stack. With `factors`, `x` has a row for each product, which is multiplied by its factor.
-    fn of(&self, x: &Tensor, stack: &Matrix, factors: Option<&Tensor>) -> Result<Tensor> {
+    fn multiply(&self, x: &Tensor, stack: &Matrix, factors: Option<&Tensor>) -> Result<Tensor> {
         let dtype = x.dtype();
         let factors = factors.cloned();
         let out = match stack {
@@ -177,10 +177,10 @@ impl Products<'_> {
             None => x.unsqueeze(1)?.broadcast_as((count / self.used, self.used, k))?.reshape((count, k))?,
         };
         let sorted = x.index_select(self.order, 0)?;
-        let most = (MAX_COPY_BYTES / (n * k * stack.dtype().size_in_bytes()).max(1)).max(1);
-        let mut outs = Vec::with_capacity(count.div_ceil(most));
-        for start in (0..count).step_by(most) {
-            let rows = most.min(count - start);
+        let max_matrices = (MAX_COPY_BYTES / (n * k * stack.dtype().size_in_bytes()).max(1)).max(1);
+        let mut outs = Vec::with_capacity(count.div_ceil(max_matrices));
+        for start in (0..count).step_by(max_matrices) {
+            let rows = max_matrices.min(count - start);
             let matrices = stack.index_select(&self.experts.narrow(0, start, rows)?, 0)?;
             outs.push(sorted.narrow(0, start, rows)?.unsqueeze(1)?.matmul(&matrices.t()?)?.squeeze(1)?);
         }

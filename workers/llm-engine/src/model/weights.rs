@@ -112,9 +112,9 @@ impl<'a> Weights<'a> {
 
     /// Replaces the names of some roles in safetensors.
     pub fn with_names(self, names: &'static [(Role, &'static str)]) -> Self {
-        let own = names.iter().find(|(role, _)| *role == Role::Embedding);
-        let own = own.map(|(_, embedding)| format!("{embedding}.weight"));
-        let prefix = match (&self.prefix, own) {
+        let embedding = names.iter().find(|(role, _)| *role == Role::Embedding);
+        let embedding = embedding.map(|(_, embedding)| format!("{embedding}.weight"));
+        let prefix = match (&self.prefix, embedding) {
             (Some(_), Some(embedding)) => self.prefix_of(&embedding),
             _ => None,
         };
@@ -131,8 +131,8 @@ impl<'a> Weights<'a> {
 
     fn name(&self, layer: Option<usize>, role: Role, kind: &str) -> String {
         let (safetensors, gguf) = role.names();
-        let own = self.names.iter().find(|(known, _)| *known == role);
-        let safetensors = own.map_or(safetensors, |(_, own)| own);
+        let renamed = self.names.iter().find(|(known, _)| *known == role);
+        let safetensors = renamed.map_or(safetensors, |(_, name)| name);
         match (&self.prefix, layer) {
             (_, Some(layer)) => self.layer_name(layer, (safetensors, gguf), kind),
             (Some(_), None) if role == Role::Head => format!("{}{safetensors}.{kind}", self.head_prefix),
@@ -477,13 +477,13 @@ impl<'a> Weights<'a> {
         let Some(regions) = regions.collect::<Result<Option<Vec<_>>>>()? else { return Ok(None) };
         let read = |first: usize, part: &mut [u8]| self.files.read_regions(&regions, first, part);
         let shape = shape.into();
-        let made = match format {
+        let loaded = match format {
             Format::Floats(dtype) => rocm::read_tensor(device, dtype, &shape, &read).map(Stored::Float),
             Format::Blocks(dtype) => {
                 read_quantized(device, dtype, &shape, &read).map(|tensor| Stored::Blocks(Box::new(tensor)))
             }
         };
-        Ok(Some(made?))
+        Ok(Some(loaded?))
     }
 
     #[cfg(not(feature = "rocm"))]
@@ -503,8 +503,8 @@ impl<'a> Weights<'a> {
             true => self.read_to_device(pieces, format, shape).with_context(named)?,
             false => None,
         };
-        let made = match read {
-            Some(made) => made,
+        let loaded = match read {
+            Some(loaded) => loaded,
             None => {
                 let bytes = self.read_to_host(pieces, reorder)?;
                 match format {
@@ -519,9 +519,9 @@ impl<'a> Weights<'a> {
                 .with_context(named)?
             }
         };
-        self.read += made.bytes() as u64;
+        self.read += loaded.bytes() as u64;
         (self.progress)((self.read as f64 / self.total as f64).min(1.0) as f32);
-        Ok(made)
+        Ok(loaded)
     }
 
     /// Reads and concatenates pieces of tensors, which `reorder` converts.

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::penalties::Adjustment;
-use super::words::{KEYS, NONE, Outcome, Settings, weight_bits};
+use super::words::{KEY_SCALE, NONE, Outcome, Settings, weight_bits};
 
 /// log2(e) in units of 2^-30.
 const LOG2_E: u64 = 1_549_082_005;
@@ -40,7 +40,7 @@ pub(super) fn sample(logits: &[f32], settings: &Settings, words: &[u32]) -> Outc
     }
     outcome.logit = logits[outcome.token as usize];
     if settings.has_logprobs {
-        outcome.raw_sum = logits.iter().map(|logit| weights.of(key(*logit, raw_largest, KEYS))).sum();
+        outcome.raw_sum = logits.iter().map(|logit| weights.of(key(*logit, raw_largest, KEY_SCALE))).sum();
         outcome.top = most_likely(logits, settings.top as usize);
     }
     outcome
@@ -126,14 +126,14 @@ fn draw(adjusted: &[f32], largest: f32, settings: &Settings, weights: &Weights) 
 
 /// Returns the smallest key such that the amounts of all keys up to it sum to `target(total)`, or at least to 1.
 /// Keys above `limit` are ignored.
-fn threshold(keys: &[u32], limit: u32, amount: impl Fn(u32) -> u64, wanted: impl Fn(u64) -> u64) -> u32 {
+fn threshold(keys: &[u32], limit: u32, amount: impl Fn(u32) -> u64, target: impl Fn(u64) -> u64) -> u32 {
     let mut bins = vec![0u64; BINS];
     let counted = || keys.iter().copied().filter(|key| *key <= limit);
     for key in counted() {
         bins[(key >> BIN_SHIFT) as usize] += amount(key);
     }
     let total: u64 = bins.iter().sum();
-    let mut rest = wanted(total).clamp(1, total.max(1));
+    let mut rest = target(total).clamp(1, total.max(1));
     let mut bin = 0;
     while bin + 1 < BINS && bins[bin] < rest {
         rest -= bins[bin];

@@ -63,7 +63,7 @@ impl Penalties {
     ///
     /// # Errors
     /// Returns an error if a token is not in the vocabulary.
-    pub(super) fn of(&mut self, row: &Row, vocabulary: usize) -> Result<Vec<Adjustment>> {
+    pub(super) fn adjustments(&mut self, row: &Row, vocabulary: usize) -> Result<Vec<Adjustment>> {
         self.indices.resize(vocabulary, 0);
         let mut items = self.items(row)?;
         items.sort_unstable_by_key(|item| item.token);

@@ -20,7 +20,7 @@ pub struct Row<'a> {
 }
 
 impl Row<'_> {
-    pub(super) fn greedy(&self) -> bool {
+    pub(super) fn is_greedy(&self) -> bool {
         self.sampling.temperature == 0.0 || self.sampling.top_k == Some(1)
     }
 }

@@ -58,11 +58,11 @@ impl Sampler {
         }
         let words = words::settings(&mut self.penalties, rows, vocabulary)?;
         let top = |row: &Row| row.logprobs.unwrap_or(0).min(vocabulary);
-        let most = rows.iter().map(top).max().unwrap_or(0);
-        let logits = readable(logits)?.contiguous()?;
+        let max_top = rows.iter().map(top).max().unwrap_or(0);
+        let logits = to_supported(logits)?.contiguous()?;
         let length = words.len();
         let settings = Tensor::from_vec(words, length, logits.device())?;
-        let op = SampleRows { out_words: RESULT_WORDS + 2 * most };
+        let op = SampleRows { out_words: RESULT_WORDS + 2 * max_top };
         let read = logits.apply_op2_no_bwd(&settings, &op)?.to_vec2::<u32>()?;
         let outcomes = read.iter().zip(rows).enumerate();
         let sampled = |(index, (read, row)): (usize, (&Vec<u32>, &Row))| {
@@ -73,7 +73,7 @@ impl Sampler {
 }
 
 /// Returns the logits on a device and in a dtype that the operation supports.
-fn readable(logits: &Tensor) -> Result<Tensor> {
+fn to_supported(logits: &Tensor) -> Result<Tensor> {
     let device = logits.device();
     if device.is_cuda() || device.is_metal() {
         return logits.to_device(&Device::Cpu)?.to_dtype(DType::F32);

@@ -15,7 +15,7 @@ const _: () = {
 };
 
 /// Number of keys per unit of distance: see [`Settings::scale`].
-pub(super) const KEYS: f32 = (1 << 26) as f32;
+pub(super) const KEY_SCALE: f32 = (1 << 26) as f32;
 /// Value of an optional setting or token that is absent.
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -49,16 +49,16 @@ pub(super) struct Settings {
 impl Settings {
     fn of(row: &Row, vocabulary: usize) -> Self {
         let sampling = row.sampling;
-        let is_greedy = row.greedy();
+        let is_greedy = row.is_greedy();
         let fraction = |value: f32| (f64::from(value) * 2f64.powi(32)) as u32;
         Self {
             // A subnormal temperature must not give infinity, since the largest logit has a distance of 0.
-            scale: (KEYS / sampling.temperature).min(f32::MAX),
+            scale: (KEY_SCALE / sampling.temperature).min(f32::MAX),
             draw: fraction(row.draw),
             top_k: sampling.top_k.filter(|k| *k < vocabulary).map_or(NONE, |k| k.max(1) as u32),
             top_p: if sampling.top_p < 1.0 { fraction(sampling.top_p) } else { NONE },
             // -ln(0) is infinity, which saturates.
-            last_key: (-f64::from(sampling.min_p).ln() * f64::from(KEYS)) as u32,
+            last_key: (-f64::from(sampling.min_p).ln() * f64::from(KEY_SCALE)) as u32,
             is_greedy,
             has_logprobs: row.logprobs.is_some(),
             top: row.logprobs.unwrap_or(0).min(vocabulary) as u32,
@@ -99,7 +99,7 @@ pub(super) fn settings(penalties: &mut Penalties, rows: &[Row], vocabulary: usiz
     let mut words = vec![0; rows.len() * SETTINGS_WORDS];
     for (index, row) in rows.iter().enumerate() {
         let mut settings = Settings::of(row, vocabulary);
-        let adjustments = penalties.of(row, vocabulary)?;
+        let adjustments = penalties.adjustments(row, vocabulary)?;
         settings.adjustments = [position(&words)?, adjustments.len() as u32];
         words.extend(adjustments.iter().flat_map(|change| change.to_words()));
         if let Some(allowed) = row.allowed {

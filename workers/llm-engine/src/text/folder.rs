@@ -42,20 +42,20 @@ impl TextCodec {
 }
 
 fn template(folder: &Path, config: &Value, bos: &str, eos: &str) -> Result<Option<ChatTemplate>> {
-    let own_file = json(folder, "chat_template.json")?;
+    let file = json(folder, "chat_template.json")?;
     let in_config =
-        if config["chat_template"].is_null() { &own_file["chat_template"] } else { &config["chat_template"] };
-    let of_name = |name: &str| -> Option<String> {
+        if config["chat_template"].is_null() { &file["chat_template"] } else { &config["chat_template"] };
+    let named = |name: &str| -> Option<String> {
         let in_config = in_config.as_array()?.iter().find(|template| template["name"] == name)?;
         in_config["template"].as_str().map(str::to_owned)
     };
     let default = match read(folder, "chat_template.jinja")? {
         Some(text) => Some(text),
-        None => in_config.as_str().map(str::to_owned).or_else(|| of_name("default")),
+        None => in_config.as_str().map(str::to_owned).or_else(|| named("default")),
     };
     let tool_use = match read(folder, "additional_chat_templates/tool_use.jinja")? {
         Some(text) => Some(text),
-        None => of_name("tool_use"),
+        None => named("tool_use"),
     };
     default.map(|default| ChatTemplate::new(&default, tool_use.as_deref(), bos, eos)).transpose()
 }

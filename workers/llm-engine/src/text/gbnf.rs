@@ -255,14 +255,14 @@ impl Parser<'_> {
                         format!("{{{text}}} is not a range of numbers up to {MAX_REPETITIONS}")
                     })
                 };
-                let (least, most) = match text.split_once(',') {
-                    Some((least, most)) if most.trim().is_empty() => (number(least)?, None),
-                    Some((least, most)) if least.trim().is_empty() => (0, Some(number(most)?)),
-                    Some((least, most)) => (number(least)?, Some(number(most)?)),
+                let (min, max) = match text.split_once(',') {
+                    Some((min, max)) if max.trim().is_empty() => (number(min)?, None),
+                    Some((min, max)) if min.trim().is_empty() => (0, Some(number(max)?)),
+                    Some((min, max)) => (number(min)?, Some(number(max)?)),
                     None => (number(text)?, Some(number(text)?)),
                 };
-                ensure!(most.is_none_or(|most| least <= most), "the range {{{text}}} is empty");
-                return Ok(Some((least, most)));
+                ensure!(max.is_none_or(|max| min <= max), "the range {{{text}}} is empty");
+                return Ok(Some((min, max)));
             }
             _ => return Ok(None),
         };
@@ -304,8 +304,8 @@ impl Item {
             Some((1, None)) => format!("({expression})+"),
             Some((0, Some(1))) => format!("({expression})?"),
             Some((_, Some(0))) => "\"\"".into(),
-            Some((least, None)) => format!("({expression}){{{least},}}"),
-            Some((least, Some(most))) => format!("({expression}){{{least},{most}}}"),
+            Some((min, None)) => format!("({expression}){{{min},}}"),
+            Some((min, Some(max))) => format!("({expression}){{{min},{max}}}"),
         }
     }
 }

@@ -2,8 +2,8 @@
 use anyhow::Result;
 use candle_core::quantized::gguf_file::Content;
 
-use super::chosen_template::turn_ends;
 use super::gguf_metadata::Metadata;
+use super::template_override::turn_ends;
 use super::{ChatTemplate, TextCodec, gguf_tokenizers};
 
 /// Metadata keys of the tokens that end a text or a turn.

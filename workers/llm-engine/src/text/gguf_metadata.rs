@@ -27,7 +27,7 @@ impl<'a> Metadata<'a> {
 
     /// Returns the id of a token by its key, such as `bos_token_id`.
     pub(super) fn token(&self, key: &str) -> Option<u32> {
-        u32::try_from(whole(self.get(key)?).ok()?).ok()
+        u32::try_from(integer(self.get(key)?).ok()?).ok()
     }
 
     pub(super) fn flag(&self, key: &str) -> Option<bool> {
@@ -43,7 +43,7 @@ impl<'a> Metadata<'a> {
     }
 
     pub(super) fn numbers(&self, key: &str) -> Result<Vec<i64>> {
-        self.array(key, whole)
+        self.array(key, integer)
     }
 
     fn array<T>(&self, key: &str, item: impl Fn(&Value) -> candle_core::Result<T>) -> Result<Vec<T>> {
@@ -54,7 +54,7 @@ impl<'a> Metadata<'a> {
     }
 }
 
-fn whole(value: &Value) -> candle_core::Result<i64> {
+fn integer(value: &Value) -> candle_core::Result<i64> {
     Ok(match value {
         Value::I8(number) => (*number).into(),
         Value::I16(number) => (*number).into(),

@@ -94,12 +94,12 @@ fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Resu
     let builder = BPE::builder().vocab_and_merges(vocabulary, merges).byte_fallback(true).fuse_unk(true);
     let mut tokenizer = build(builder, tokens, types)?;
 
-    write_spaces(&mut tokenizer, metadata.flag("add_space_prefix").unwrap_or(true))?;
+    set_space_handling(&mut tokenizer, metadata.flag("add_space_prefix").unwrap_or(true))?;
     Ok(tokenizer)
 }
 
-/// Replaces spaces by [`SPACE`], also before the text if `prefix`, and decodes them and bytes written as `<0x41>`.
-fn write_spaces(tokenizer: &mut Tokenizer, prefix: bool) -> Result<()> {
+/// Replaces spaces by [`SPACE`], and adds one before the text if `prefix`. Decodes them, and bytes written as `<0x41>`.
+fn set_space_handling(tokenizer: &mut Tokenizer, prefix: bool) -> Result<()> {
     let spaces = Replace::new(" ", SPACE).map_err(Error::msg)?.into();
     let back = Replace::new(SPACE, " ").map_err(Error::msg)?.into();
     let mut normalizers = vec![spaces];
@@ -136,7 +136,7 @@ fn byte_pairs(
     }
     let mut steps = pre.steps()?;
     if pre.plain_text {
-        write_spaces(&mut tokenizer, false)?;
+        set_space_handling(&mut tokenizer, false)?;
     } else {
         steps.push(ByteLevel::new(false, true, false).into());
         tokenizer.with_decoder(Some(ByteLevel::new(false, true, false)));
@@ -164,12 +164,12 @@ fn add_tokens(tokenizer: &mut Tokenizer, tokens: &[String], types: &[i64]) -> Re
     // Longest first, so that no token matches a prefix of another.
     let mut added: Vec<(&String, &i64)> = tokens.iter().zip(types).collect();
     added.sort_by_key(|(token, _)| Reverse(token.len()));
-    let of = |kinds: &[i64], special: bool| -> Vec<AddedToken> {
+    let added_tokens = |kinds: &[i64], special: bool| -> Vec<AddedToken> {
         let chosen = added.iter().filter(|(token, kind)| kinds.contains(kind) && !token.is_empty());
         chosen.map(|(token, _)| AddedToken::from((*token).clone(), special).normalized(false)).collect()
     };
-    tokenizer.add_special_tokens(of(&[CONTROL, UNKNOWN], true)).map_err(Error::msg)?;
-    tokenizer.add_tokens(of(&[USER_DEFINED], false)).map_err(Error::msg)?;
+    tokenizer.add_special_tokens(added_tokens(&[CONTROL, UNKNOWN], true)).map_err(Error::msg)?;
+    tokenizer.add_tokens(added_tokens(&[USER_DEFINED], false)).map_err(Error::msg)?;
     Ok(())
 }
 
@@ -182,11 +182,11 @@ fn add_bos_eos(tokenizer: &mut Tokenizer, metadata: &Metadata, tokens: &[String]
     let first = token("add_bos_token", bos, "bos_token_id");
     let last = token("add_eos_token", false, "eos_token_id");
     let name = |token: &Option<(String, u32)>| token.as_ref().map(|(token, _)| token.clone());
-    let pieces: Vec<String> = name(&first).into_iter().chain(["$0".into()]).chain(name(&last)).collect();
+    let template: Vec<String> = name(&first).into_iter().chain(["$0".into()]).chain(name(&last)).collect();
     let mut builder = TemplateProcessing::builder();
-    builder.try_single(pieces).map_err(Error::msg)?;
+    builder.try_single(template).map_err(Error::msg)?;
     builder.special_tokens(first.into_iter().chain(last).collect::<Vec<_>>());
-    let template = builder.build()?;
-    tokenizer.with_post_processor(Some(template));
+    let processor = builder.build()?;
+    tokenizer.with_post_processor(Some(processor));
     Ok(())
 }

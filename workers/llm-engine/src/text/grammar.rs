@@ -7,7 +7,7 @@ use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, SimpleVob, TokEnv, T
 use llguidance::{Matcher, ParserFactory};
 
 use super::grammar_source::GrammarSource;
-use super::recent::RecentlyUsed;
+use super::lru_cache::LruCache;
 use super::token_bytes::TokenBytes;
 use crate::request::Constraint;
 
@@ -22,12 +22,12 @@ const MAX_COMPILED: usize = 16;
 /// Grammar compiler of a vocabulary, created on first use, with the most recently used grammars.
 pub(super) struct GrammarCompiler {
     factory: OnceLock<Result<ParserFactory, String>>,
-    compiled: RecentlyUsed<Constraint, Mutex<Matcher>>,
+    compiled: LruCache<Constraint, Mutex<Matcher>>,
 }
 
 impl Default for GrammarCompiler {
     fn default() -> Self {
-        Self { factory: OnceLock::new(), compiled: RecentlyUsed::new(MAX_COMPILED) }
+        Self { factory: OnceLock::new(), compiled: LruCache::new(MAX_COMPILED) }
     }
 }
 
@@ -50,7 +50,7 @@ impl GrammarCompiler {
             thread
                 .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("the grammar compiler panicked"))))
         });
-        let parser = compiled.context("cannot start a compiler thread")?.map_err(|error| brief(&error));
+        let parser = compiled.context("cannot start a compiler thread")?.map_err(|error| shortened(&error));
         Ok(Matcher::new(Ok(parser.with_context(|| format!("the {name} cannot be used"))?)))
     }
 }
@@ -71,7 +71,7 @@ fn factory(tokens: &TokenBytes, ends: &[u32]) -> Result<ParserFactory> {
 }
 
 /// Removes the details that llguidance appends for its developers.
-fn brief(error: &anyhow::Error) -> anyhow::Error {
+fn shortened(error: &anyhow::Error) -> anyhow::Error {
     let text = format!("{error:#}");
     let text = text.split("\n<").next().unwrap_or_default();
     anyhow!("{text}")
@@ -95,16 +95,16 @@ impl Grammar {
     pub fn prepare(&mut self, drafts: &[u32]) -> Result<usize> {
         let matcher = &mut self.matcher;
         let masks = self.masks.get_or_insert_with(|| {
-            let first = matcher.compute_mask_or_eos().map_err(|error| format!("{:#}", brief(&error)))?;
+            let first = matcher.compute_mask_or_eos().map_err(|error| format!("{:#}", shortened(&error)))?;
             Ok(masks_after(first, matcher, drafts))
         });
         masks.as_ref().map(Vec::len).map_err(|error| anyhow!("{error}"))
     }
 
-    /// Returns the mask after draft number `place` if it is computed, and otherwise the last one; `None` if none is.
-    pub fn mask(&self, place: usize) -> Option<&[u32]> {
+    /// Returns the mask after `index` drafts if it is computed, and otherwise the last one; `None` if none is.
+    pub fn mask(&self, index: usize) -> Option<&[u32]> {
         let masks = self.masks.as_ref()?.as_ref().ok()?;
-        masks.get(place).or(masks.last()).map(SimpleVob::as_slice)
+        masks.get(index).or(masks.last()).map(SimpleVob::as_slice)
     }
 
     /// Returns a bit mask of the allowed next tokens, 32 per word, lowest bit first. Includes the end-of-text
@@ -128,7 +128,7 @@ impl Grammar {
             ensure!(ends, "token {token} follows the end of the text");
             return Ok(());
         }
-        let accepted = self.matcher.consume_token(token).map_err(|error| brief(&error));
+        let accepted = self.matcher.consume_token(token).map_err(|error| shortened(&error));
         accepted.with_context(|| format!("the grammar does not allow token {token} here"))
     }
 

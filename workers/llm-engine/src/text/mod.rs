@@ -19,7 +19,6 @@
 //! | `grammar_source` | conversion of constraints to the grammar compiler's input |
 //! | `schema` | limits and white space of JSON schemas |
 //! | `gbnf`, `structural_tag`, `lark` | conversion of GBNF and of structural tags to Lark |
-mod chosen_template;
 mod folder;
 mod gbnf;
 mod gguf;
@@ -28,14 +27,15 @@ mod gguf_tokenizers;
 mod grammar;
 mod grammar_source;
 mod lark;
-mod pieces;
+mod lru_cache;
 mod pre_tokenizers;
-mod recent;
 mod schema;
 mod segments;
 mod stream;
 mod structural_tag;
 mod template;
+mod template_override;
+mod text_splitter;
 mod token_bytes;
 mod tokenizer;
 mod unigram;

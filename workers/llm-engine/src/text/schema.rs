@@ -24,10 +24,10 @@ pub(super) fn containers(schema: &Value) -> Result<usize> {
         level = level.into_iter().flat_map(children).collect();
     }
     ensure!(level.is_empty(), "the schema is nested deeper than {MAX_DEPTH} levels");
-    for (count, most, what) in
+    for (count, limit, name) in
         [(values, MAX_VALUES, "values"), (containers, MAX_CONTAINERS, "objects and arrays")]
     {
-        ensure!(count <= most, "the schema has {count} {what}, more than the limit of {most}");
+        ensure!(count <= limit, "the schema has {count} {name}, more than the limit of {limit}");
     }
     check_numbers(schema)?;
     Ok(containers)
@@ -38,8 +38,8 @@ pub(super) fn containers(schema: &Value) -> Result<usize> {
 /// # Errors
 /// Returns an error if a schema has a number of -2^63 or less.
 pub(super) fn check_embedded(text: &str) -> Result<()> {
-    for (at, keyword) in text.match_indices("%json") {
-        let schema = Deserializer::from_str(&text[at + keyword.len()..]).into_iter::<Value>().next();
+    for (start, keyword) in text.match_indices("%json") {
+        let schema = Deserializer::from_str(&text[start + keyword.len()..]).into_iter::<Value>().next();
         // llguidance reports text that is not JSON.
         if let Some(Ok(schema)) = schema {
             check_numbers(&schema)?;

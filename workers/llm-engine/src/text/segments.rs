@@ -51,8 +51,8 @@ impl TextCodec {
         }
         let encoding = self.encode_segments(first, Some(second), limit)?;
         let segments = encoding.get_type_ids();
-        let at = segments.iter().position(|segment| *segment == 1).unwrap_or(segments.len());
-        Ok((encoding.get_ids().to_vec(), at))
+        let second_start = segments.iter().position(|segment| *segment == 1).unwrap_or(segments.len());
+        Ok((encoding.get_ids().to_vec(), second_start))
     }
 
     /// Returns true if pairs of texts are part of a prompt.

@@ -23,7 +23,7 @@ pub(super) fn to_lark(tag: &Value) -> Result<String> {
                 let content = rules.schema(field(structure, "schema")?)?;
                 Ok(Tag {
                     begin: string(structure, "begin")?,
-                    rest: after(content, string(structure, "end")?),
+                    rest: with_end(content, string(structure, "end")?),
                 })
             });
             let tags = tags.collect::<Result<Vec<_>>>()?;
@@ -110,7 +110,7 @@ impl Rules {
         let content = field(tag, "content")?;
         let rest = match content["type"] == "any_text" {
             true => self.text_until(end),
-            false => after(self.format(content)?, end),
+            false => with_end(self.format(content)?, end),
         };
         Ok(Tag { begin, rest })
     }
@@ -127,12 +127,12 @@ impl Rules {
         ensure!(!tags.is_empty(), "there are no tags");
         let mut segments = Vec::new();
         for trigger in triggers {
-            let begun = tags.iter().filter_map(|Tag { begin, rest }| {
+            let alternatives = tags.iter().filter_map(|Tag { begin, rest }| {
                 Some(format!("{} {rest}", literal(begin.strip_prefix(trigger)?)))
             });
-            let begun = begun.collect::<Vec<_>>();
-            ensure!(!begun.is_empty(), "no tag begins with the trigger {trigger:?}");
-            segments.push(format!("{} ({})", self.text_until(trigger), begun.join(" | ")));
+            let alternatives = alternatives.collect::<Vec<_>>();
+            ensure!(!alternatives.is_empty(), "no tag begins with the trigger {trigger:?}");
+            segments.push(format!("{} ({})", self.text_until(trigger), alternatives.join(" | ")));
         }
         let unreached =
             tags.iter().find(|tag| !triggers.iter().any(|trigger| tag.begin.starts_with(trigger)));
@@ -150,7 +150,7 @@ impl Rules {
 }
 
 /// Returns the expression of a tag's content and end.
-fn after(content: String, end: &str) -> String {
+fn with_end(content: String, end: &str) -> String {
     format!("{content} {}", literal(end))
 }
 

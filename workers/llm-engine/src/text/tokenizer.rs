@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
 use super::grammar::{Grammar, GrammarCompiler};
-use super::pieces::TextCutter;
 use super::template::ChatTemplate;
+use super::text_splitter::TextSplitter;
 use super::token_bytes::TokenBytes;
 use crate::request::Constraint;
 
@@ -16,9 +16,9 @@ const CONTINUATION_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 pub struct TextCodec {
     tokenizer: Tokenizer,
     token_bytes: TokenBytes,
-    cutter: TextCutter,
+    splitter: TextSplitter,
     /// Tokens that the model expects before and after a text.
-    around: Option<[Vec<u32>; 2]>,
+    added_tokens: Option<[Vec<u32>; 2]>,
     ends: Vec<u32>,
     pub(super) template: Option<ChatTemplate>,
     /// Prompt for pairs of texts, with `{query}` and `{document}`.
@@ -41,8 +41,8 @@ impl TextCodec {
         // Padding and truncation are training settings that would alter prompts.
         tokenizer.with_padding(None).with_truncation(None).map_err(Error::msg)?;
         let token_bytes = TokenBytes::of(&tokenizer);
-        let cutter = TextCutter::of(&tokenizer, &token_bytes);
-        let around = tokens_around(&tokenizer);
+        let splitter = TextSplitter::of(&tokenizer, &token_bytes);
+        let added_tokens = tokens_around(&tokenizer);
         ends.sort_unstable();
         ends.dedup();
         if let Some(end) = ends.iter().find(|end| **end as usize >= token_bytes.count()) {
@@ -53,8 +53,8 @@ impl TextCodec {
         Ok(Self {
             tokenizer,
             token_bytes,
-            cutter,
-            around,
+            splitter,
+            added_tokens,
             ends,
             template,
             pair_prompt,
@@ -83,11 +83,11 @@ impl TextCodec {
         if text.len() > self.max_bytes(limit) {
             return Ok(None);
         }
-        let mut pieces = self.cutter.pieces(text).peekable();
-        let (Some(first), Some([before, after])) = (pieces.next(), &self.around) else {
+        let mut pieces = self.splitter.pieces(text).peekable();
+        let (Some(first), Some([before, after])) = (pieces.next(), &self.added_tokens) else {
             return Ok(Some(self.encode_piece(text, special)?));
         };
-        if pieces.peek().is_none() && self.cutter.samples(first).is_none() {
+        if pieces.peek().is_none() && self.splitter.samples(first).is_none() {
             return Ok(Some(self.encode_piece(first, special)?));
         }
         let mut tokens = if special { before.clone() } else { Vec::new() };
@@ -108,7 +108,7 @@ impl TextCodec {
 
     /// Returns the length in bytes above which a text has more than `tokens` tokens, whatever it contains.
     pub fn max_bytes(&self, tokens: usize) -> usize {
-        self.cutter.max_bytes(tokens)
+        self.splitter.max_bytes(tokens)
     }
 
     /// Returns true if a piece that cannot be split certainly has more than `limit` tokens.
@@ -118,7 +118,7 @@ impl TextCodec {
         }
         // Splits inside of tokens add few tokens, so twice the limit leaves a sufficient margin.
         let mut left = limit.saturating_mul(2);
-        for sample in self.cutter.samples(piece).into_iter().flatten() {
+        for sample in self.splitter.samples(piece).into_iter().flatten() {
             match left.checked_sub(self.encode_piece(sample, false)?.len()) {
                 Some(rest) => left = rest,
                 None => return Ok(true),

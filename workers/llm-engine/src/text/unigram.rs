@@ -10,8 +10,8 @@ use tokenizers::processors::template::TemplateProcessing;
 
 use super::gguf_metadata::Metadata;
 
-/// Compiled map of characters that SentencePiece applies to texts.
-const CHARACTERS: &str = "precompiled_charsmap";
+/// Metadata key of SentencePiece's compiled character map.
+const CHARACTER_MAP: &str = "precompiled_charsmap";
 
 /// Builds the tokenizer.
 ///
@@ -34,10 +34,10 @@ pub(super) fn tokenizer(metadata: &Metadata, tokens: &[String]) -> Result<Tokeni
     let vocabulary = tokens.iter().cloned().zip(scores.into_iter().map(f64::from)).collect();
     let model = Unigram::from(vocabulary, Some(unknown as usize), false);
     let mut tokenizer = Tokenizer::new(model.map_err(|error| Error::msg(error.to_string()))?);
-    if metadata.get(CHARACTERS).is_some() {
-        let bytes: Vec<u8> = metadata.numbers(CHARACTERS)?.into_iter().map(|byte| byte as u8).collect();
+    if metadata.get(CHARACTER_MAP).is_some() {
+        let bytes: Vec<u8> = metadata.numbers(CHARACTER_MAP)?.into_iter().map(|byte| byte as u8).collect();
         let map = Precompiled::from(&bytes);
-        let map = map.map_err(|error| Error::msg(format!("tokenizer.ggml.{CHARACTERS}: {error}")))?;
+        let map = map.map_err(|error| Error::msg(format!("tokenizer.ggml.{CHARACTER_MAP}: {error}")))?;
         tokenizer.with_normalizer(Some(map)).map_err(Error::msg)?;
     }
     let words = || Metaspace::new('\u{2581}', PrependScheme::Always, true);

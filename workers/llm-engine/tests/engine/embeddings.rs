@@ -157,7 +157,7 @@ fn pairs_are_scored_with_their_segments() {
     assert_eq!(scores, Ok(vec![vec![1.0], vec![2.0], vec![3.0]]));
     assert_eq!(*batches.lock().unwrap(), [vec![4, 4], vec![4]]);
     let refused = engine.classify(prompts(&[4]), vec![]);
-    assert!(matches!(refused, Err(RequestError::Invalid { field: "seconds", .. })));
+    assert!(matches!(refused, Err(RequestError::Invalid { field: "second_starts", .. })));
     engine.stop();
 }
 

@@ -34,7 +34,7 @@ fn prompt(texts: &[usize], pictures: &[&Arc<ProcessedPicture>], is_bidirectional
         }
     }
     let axes = (!is_bidirectional).then(|| Arc::new(PromptAxes::new(tokens.len(), &places)));
-    Sequence::new(tokens, ()).with_pictures(PromptPictures { places, axes, is_bidirectional })
+    Sequence::new(tokens, ()).with_pictures(PromptPictures { placements: places, axes, is_bidirectional })
 }
 
 fn scheduler(rows: usize) -> (Scheduler<()>, Plan) {

@@ -148,7 +148,7 @@ impl Run {
             }
             sequence.accept(accepted);
         }
-        scheduler.settle();
+        scheduler.finish_verification();
         for sequence in scheduler.running() {
             let tokens = sequence.prompt().len() + sequence.written().len();
             assert!(sequence.blocks().len() <= tokens.div_ceil(BLOCK_SIZE), "rejected rows keep no blocks");

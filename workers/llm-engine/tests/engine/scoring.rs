@@ -20,8 +20,8 @@ fn assert_scores(prompt: &[u32], scored: &[TokenLogProb], count: usize) {
     assert_eq!(scored.len(), prompt.len() - 1);
     for (place, scored) in scored.iter().enumerate() {
         let expected = log_softmax(&prompt[..=place]);
-        assert_eq!(scored.own.token, prompt[place + 1]);
-        let error = f64::from(scored.own.logprob) - expected[scored.own.token as usize];
+        assert_eq!(scored.actual.token, prompt[place + 1]);
+        let error = f64::from(scored.actual.logprob) - expected[scored.actual.token as usize];
         assert!(error.abs() < 1e-5, "position {place}: {error}");
         let mut order: Vec<usize> = (0..VOCABULARY).collect();
         order.sort_by(|&one, &other| expected[other].total_cmp(&expected[one]).then(one.cmp(&other)));

@@ -176,7 +176,8 @@ fn variables_reach_the_template() {
     let messages = json!([{"role": "user", "content": "u"}]);
     let variables = json!({"enable_thinking": false, "documents": [{"text": "d"}]});
     assert_eq!(template.prompt(&messages, None, variables.as_object()).unwrap(), "Falsed");
-    let fixed = ChatTemplate::at("{{ strftime_now('%Y-%m') }}", None, ["", ""], Some(1_785_000_000)).unwrap();
+    let fixed = ChatTemplate::new_at_time("{{ strftime_now('%Y-%m') }}", None, ["", ""], Some(1_785_000_000))
+        .unwrap();
     assert_eq!(fixed.prompt(&messages, None, None).unwrap(), "2026-07");
 }
 

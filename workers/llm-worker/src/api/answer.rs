@@ -51,7 +51,7 @@ impl ChatLogProb {
     /// Converts a token and its alternatives.
     pub fn new(text: &TextCodec, of: &TokenLogProb) -> Self {
         let top = of.top.iter().map(|token| Self::one(text, token)).collect();
-        Self { top_logprobs: Some(top), ..Self::one(text, &of.own) }
+        Self { top_logprobs: Some(top), ..Self::one(text, &of.actual) }
     }
 
     fn one(text: &TextCodec, of: &LogProb) -> Self {

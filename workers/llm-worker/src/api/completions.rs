@@ -217,11 +217,11 @@ impl Writer {
                     text.insert_str(0, &echo.text);
                     push(echo.first, None);
                 }
-                prompt.iter().for_each(|token| push(token.own.token, Some(token)));
+                prompt.iter().for_each(|token| push(token.actual.token, Some(token)));
             }
-            tokens.iter().for_each(|token| push(token.own.token, Some(token)));
+            tokens.iter().for_each(|token| push(token.actual.token, Some(token)));
             progress.has_begun = true;
-            progress.score.0 += tokens.iter().map(|token| f64::from(token.own.logprob)).sum::<f64>();
+            progress.score.0 += tokens.iter().map(|token| f64::from(token.actual.logprob)).sum::<f64>();
             progress.score.1 += tokens.len();
         }
         let logprobs = self.logprobs.map(|_| logprobs);
@@ -241,9 +241,9 @@ impl LogProbs {
     ) {
         self.text_offset.push(offset);
         self.tokens.push(name(codec, token));
-        self.token_logprobs.push(own.map(|own| finite(own.own.logprob)));
+        self.token_logprobs.push(own.map(|own| finite(own.actual.logprob)));
         let candidate = |of: &LogProb| (name(codec, of.token), finite(of.logprob));
-        let top = |of: &TokenLogProb| of.top.iter().take(count).chain([&of.own]).map(candidate).collect();
+        let top = |of: &TokenLogProb| of.top.iter().take(count).chain([&of.actual]).map(candidate).collect();
         self.top_logprobs.push(own.map(top));
     }
 

@@ -20,7 +20,7 @@ pub fn request_error(error: RequestError, prompt: &str, constraint: &str) -> Api
         }
         RequestError::Invalid { field, why } => {
             let named = match field {
-                "prompt" | "prompts" | "seconds" => prompt,
+                "prompt" | "prompts" | "second_starts" => prompt,
                 "constraint" => constraint,
                 field => field,
             };

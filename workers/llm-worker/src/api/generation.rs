@@ -205,8 +205,8 @@ impl Generation {
             Event::Token { token, text, logprob, top } => {
                 self.stopwatch.iter_mut().for_each(Stopwatch::token);
                 let deltas = choice.push(text);
-                let own = logprob.map(|logprob| LogProb { token, logprob });
-                let logprobs: Vec<_> = own.map(|own| TokenLogProb { own, top }).into_iter().collect();
+                let one = logprob.map(|logprob| LogProb { token, logprob });
+                let logprobs: Vec<_> = one.map(|actual| TokenLogProb { actual, top }).into_iter().collect();
                 let empty = deltas.is_empty() && logprobs.is_empty();
                 Ok((!empty).then_some(ChoicePiece { index, deltas, logprobs, ..ChoicePiece::default() }))
             }

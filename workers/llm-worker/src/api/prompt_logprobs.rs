@@ -31,14 +31,14 @@ impl PromptLogProbs {
     /// Adds the next tokens, with at most `count` alternatives each.
     pub fn extend(&mut self, text: &TextCodec, tokens: &[TokenLogProb], count: usize) {
         let candidates = |of: &TokenLogProb| {
-            let rank = of.top.iter().position(|top| top.token == of.own.token).map(|place| place + 1);
+            let rank = of.top.iter().position(|top| top.token == of.actual.token).map(|place| place + 1);
             let candidate = |of: &LogProb, rank| {
                 let decoded_token = text.token_text(of.token);
                 (of.token, Candidate { logprob: finite(of.logprob), rank, decoded_token })
             };
             let top = of.top.iter().take(count).enumerate();
             let mut all: BTreeMap<_, _> = top.map(|(place, top)| candidate(top, Some(place + 1))).collect();
-            all.extend([candidate(&of.own, rank)]);
+            all.extend([candidate(&of.actual, rank)]);
             Some(all)
         };
         self.0.extend(tokens.iter().map(candidates));

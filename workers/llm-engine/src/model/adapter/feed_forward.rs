@@ -39,9 +39,9 @@ fn fused(
     let Some(rows) = rows else {
         return gated(&deltas.add(both.forward_fused(x, with)?)?, activation);
     };
-    let own = (both.forward_fused(&x.index_select(&rows, 0)?, with)? + deltas.values()?)?;
-    let own = gated(&own, activation)?;
+    let adapted = (both.forward_fused(&x.index_select(&rows, 0)?, with)? + deltas.values()?)?;
+    let adapted = gated(&adapted, activation)?;
     let all = both.forward_fused(x, FusedWith { gate: Some(activation), ..with })?;
-    let indices = rows.unsqueeze(1)?.broadcast_as(own.shape())?.contiguous()?;
-    all.scatter(&indices, &own, 0)
+    let indices = rows.unsqueeze(1)?.broadcast_as(adapted.shape())?.contiguous()?;
+    all.scatter(&indices, &adapted, 0)
 }

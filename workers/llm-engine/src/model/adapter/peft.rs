@@ -34,7 +34,7 @@ const UNSUPPORTED: [(&str, &str); 15] = [
 ];
 
 /// Initializations that change the weights of the model, to which the adapter is then relative.
-const CHANGING: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
+const CHANGING_INITIALIZATIONS: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
 
 /// Names of the model before the number of a layer.
 const PREFIXES: [&str; 3] = ["model.layers.", "model.language_model.layers.", "language_model.model.layers."];
@@ -75,7 +75,7 @@ fn config(bytes: &[u8], max_rank: usize) -> Result<Config> {
     let config: Value = serde_json::from_slice(bytes).context("it is not JSON")?;
     let kind = &config["peft_type"];
     ensure!(kind == "LORA", "\"peft_type\" is {kind}; only adapters of type LORA are supported");
-    for (field, what) in UNSUPPORTED {
+    for (field, feature) in UNSUPPORTED {
         let value = &config[field];
         let is_off = match value {
             Value::Null | Value::Bool(false) => true,
@@ -83,7 +83,7 @@ fn config(bytes: &[u8], max_rank: usize) -> Result<Config> {
             Value::Object(map) => map.is_empty(),
             _ => false,
         };
-        ensure!(is_off, "{field:?} is {value}: {what} are not supported; train the adapter without it");
+        ensure!(is_off, "{field:?} is {value}: {feature} are not supported; train the adapter without it");
     }
     let bias = &config["bias"];
     ensure!(
@@ -92,7 +92,7 @@ fn config(bytes: &[u8], max_rank: usize) -> Result<Config> {
     );
     let initialization = config["init_lora_weights"].as_str().unwrap_or_default();
     ensure!(
-        !CHANGING.iter().any(|changing| initialization.starts_with(changing)),
+        !CHANGING_INITIALIZATIONS.iter().any(|changing| initialization.starts_with(changing)),
         "\"init_lora_weights\" is {initialization:?}, which changes the weights of the model; convert the adapter with \
          PEFT's `path_initial_model_for_weight_conversion`"
     );
@@ -203,7 +203,7 @@ fn joined(
 ) -> Result<LowRank> {
     let ranks = projections.len() * config.rank;
     let (mut downs, mut ups, mut rows) = (Vec::new(), Vec::new(), 0);
-    for (place, (module, [down, up])) in projections.into_iter().enumerate() {
+    for (index, (module, [down, up])) in projections.into_iter().enumerate() {
         let up = match module.reordered_heads {
             Some(heads) => interleaved(&up, heads)?,
             None => up,
@@ -212,7 +212,7 @@ fn joined(
             ups.push(Tensor::zeros((module.outputs.start - rows, ranks), DType::F32, &Device::Cpu)?);
         }
         rows = module.outputs.end;
-        let before = place * config.rank;
+        let before = index * config.rank;
         ups.push((up * config.scale)?.pad_with_zeros(1, before, ranks - before - config.rank)?);
         downs.push(down);
     }

@@ -64,8 +64,8 @@ impl AdapterTargets {
             [config.intermediate, config.hidden],
         ];
         let name = |role: Role| {
-            let own = config.names.iter().find(|(known, _)| *known == role);
-            own.map_or(role.names().0, |(_, name)| *name)
+            let renamed = config.names.iter().find(|(known, _)| *known == role);
+            renamed.map_or(role.names().0, |(_, name)| *name)
         };
         let mut modules = Vec::new();
         let mut push = |target, projections: &[(Role, usize)]| {

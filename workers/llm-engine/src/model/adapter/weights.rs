@@ -73,8 +73,8 @@ impl AdapterFiles {
         let mut layers = Vec::with_capacity(self.layers.len());
         for layer in self.layers {
             let mut products = [const { None }; TARGETS];
-            for (place, low_rank) in products.iter_mut().zip(layer) {
-                *place = low_rank.map(&mut product).transpose()?;
+            for (slot, low_rank) in products.iter_mut().zip(layer) {
+                *slot = low_rank.map(&mut product).transpose()?;
             }
             layers.push(products);
         }

@@ -147,9 +147,9 @@ pub struct ExpertsConfig {
     pub biases: bool,
     /// Width inside the expert that computes all rows, if there is one.
     pub shared_intermediate: Option<usize>,
-    /// If true, layers have experts beside their dense network, with norms of their own. The router has a norm, too, and each
-    /// expert a factor of its weight.
-    pub beside_dense: bool,
+    /// If true, layers have both a dense network and experts, with separate norms. The router also has a norm, and the
+    /// weight of each expert a factor.
+    pub has_dense_branch: bool,
     /// Layers without experts, which have one dense network.
     pub dense_layers: Vec<bool>,
     /// Names of the tensors.
@@ -170,8 +170,8 @@ impl ExpertsConfig {
         let named = |names: &[&'static str], common| {
             names.iter().copied().find(|key| fields.value(key).is_some()).unwrap_or(common)
         };
-        let own = named(&["num_local_experts", "n_routed_experts", "moe_num_experts"], "num_experts");
-        let count = fields.required(own)?;
+        let count_key = named(&["num_local_experts", "n_routed_experts", "moe_num_experts"], "num_experts");
+        let count = fields.required(count_key)?;
         let used = fields.required(named(&["moe_k", "top_k_experts"], "num_experts_per_tok"))?;
         ensure!(
             used <= count,
@@ -205,7 +205,7 @@ impl ExpertsConfig {
             groups: None,
             biases: false,
             shared_intermediate: None,
-            beside_dense: false,
+            has_dense_branch: false,
             dense_layers: (0..layers).map(is_dense).collect(),
             names,
         })

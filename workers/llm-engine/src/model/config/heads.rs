@@ -23,7 +23,7 @@ impl HeadShape {
     ///
     /// # Errors
     /// Returns an error for mistyped or inconsistent fields.
-    pub fn of_full_attention(fields: &Fields, heads: usize, own: HeadShape) -> Result<Option<HeadShape>> {
+    pub fn of_full_attention(fields: &Fields, heads: usize, base: HeadShape) -> Result<Option<HeadShape>> {
         // transformers writes the differences from the other fields by the index of the layer.
         let layers = fields.value("per_layer_config").and_then(Value::as_object);
         let first = layers.and_then(|layers| layers.values().next());
@@ -40,13 +40,13 @@ impl HeadShape {
             }
             None => fields.size(outer),
         };
-        let width = size("head_dim", "global_head_dim")?.unwrap_or(own.width);
+        let width = size("head_dim", "global_head_dim")?.unwrap_or(base.width);
         let kv_heads = match first.is_some() || fields.flag("attention_k_eq_v") {
-            true => size("num_key_value_heads", "num_global_key_value_heads")?.unwrap_or(own.kv_heads),
-            false => own.kv_heads,
+            true => size("num_key_value_heads", "num_global_key_value_heads")?.unwrap_or(base.kv_heads),
+            false => base.kv_heads,
         };
         let full = HeadShape { kv_heads, width };
-        if full == own {
+        if full == base {
             return Ok(None);
         }
         ensure!(

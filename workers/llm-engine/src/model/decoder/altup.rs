@@ -9,8 +9,8 @@ use crate::model::part::TensorRows;
 use crate::model::roles::Role;
 use crate::model::weights::Weights;
 
-/// Least mean square of a stream by which it is divided.
-const LEAST_MEAN_SQUARE: f64 = 1e-5;
+/// Minimum mean square by which a stream is divided.
+const MIN_MEAN_SQUARE: f64 = 1e-5;
 
 /// Projections from an embedding to the other streams, and from these back to one.
 pub(super) struct Streams {
@@ -60,9 +60,9 @@ fn magnitude(x: &Tensor) -> candle_core::Result<Tensor> {
 fn with_magnitude(x: &Tensor, target: &Tensor) -> candle_core::Result<Tensor> {
     let exact = x.to_dtype(DType::F32)?;
     // The maximum of it and a number, which a captured step cannot upload.
-    let own =
-        ((exact.sqr()?.mean_keepdim(D::Minus1)? - LEAST_MEAN_SQUARE)?.relu()? + LEAST_MEAN_SQUARE)?.sqrt()?;
-    exact.broadcast_mul(&target.div(&own)?)?.to_dtype(x.dtype())
+    let current =
+        ((exact.sqr()?.mean_keepdim(D::Minus1)? - MIN_MEAN_SQUARE)?.relu()? + MIN_MEAN_SQUARE)?.sqrt()?;
+    exact.broadcast_mul(&target.div(&current)?)?.to_dtype(x.dtype())
 }
 
 /// Prediction and correction of the streams by a layer, and its learned residual layer.

@@ -89,8 +89,8 @@ impl LayerInput {
     /// Computes the projection, without its norm, of the input of layer number `index` with a gate that depends on `states`
     /// (rows, width). `inputs` are those of all layers, (rows, layers · input width).
     fn project(&self, states: &Tensor, inputs: &Tensor, index: usize) -> candle_core::Result<Tensor> {
-        let own = inputs.narrow(1, index * self.width, self.width)?;
-        self.projection.forward(&self.activation.gate(&self.gate.forward(states)?, &own)?)
+        let input = inputs.narrow(1, index * self.width, self.width)?;
+        self.projection.forward(&self.activation.gate(&self.gate.forward(states)?, &input)?)
     }
 
     /// Like [`Self::project`], with the norm.

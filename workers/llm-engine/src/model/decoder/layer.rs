@@ -140,7 +140,7 @@ impl Layer {
         let experts = config.experts.as_ref().filter(|experts| !experts.dense_layers[index]);
         let feed_forward = match experts {
             _ if !config.has_feed_forward(index) => FeedForward::Absent,
-            Some(experts) if experts.beside_dense => {
+            Some(experts) if experts.has_dense_branch => {
                 let dense = dense(config, weights, index)?;
                 let mixed = DenseAndExperts::load(config, experts, dense, weights, index)?;
                 FeedForward::Mixed(Box::new(mixed))
@@ -157,7 +157,7 @@ impl Layer {
             attention,
             place: match recurrent {
                 Some(_) => (0..index).filter(|other| config.is_recurrent(*other)).count(),
-                None => config.cache_place(index),
+                None => config.cache_index(index),
             },
             head_norms,
             row_norms,

@@ -68,7 +68,7 @@ pub(super) const FAMILIES: &[Family] = &[
         windowed_layers: all_but_last,
         experts: Some(|fields| {
             let experts = ExpertsConfig::from_fields(fields, &GEMMA_NAMES, "moe_intermediate_size")?;
-            Ok(ExpertsConfig { routing: Routing::ChosenSoftmax, beside_dense: true, ..experts })
+            Ok(ExpertsConfig { routing: Routing::ChosenSoftmax, has_dense_branch: true, ..experts })
         }),
         configure: gemma4,
     },

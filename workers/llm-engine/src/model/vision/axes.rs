@@ -20,8 +20,8 @@ impl PromptAxes {
             prompt.extend((next..next + text).map(|position| [position; 3]));
             next += text;
             let [rows, columns] = picture.picture.token_grid();
-            let place = |row: usize, column: usize| [next, next + row as u32, next + column as u32];
-            prompt.extend((0..rows).flat_map(|row| (0..columns).map(move |column| place(row, column))));
+            let position = |row: usize, column: usize| [next, next + row as u32, next + column as u32];
+            prompt.extend((0..rows).flat_map(|row| (0..columns).map(move |column| position(row, column))));
             next += rows.max(columns) as u32;
         }
         let text = tokens.saturating_sub(prompt.len()) as u32;
@@ -29,8 +29,8 @@ impl PromptAxes {
         Self { prompt, position_offset: tokens as u32 - next - text }
     }
 
-    /// Returns the positions of the token at `place`.
-    pub fn at(&self, place: usize) -> [u32; 3] {
-        self.prompt.get(place).copied().unwrap_or([(place as u32).saturating_sub(self.position_offset); 3])
+    /// Returns the positions of the token at `index`.
+    pub fn at(&self, index: usize) -> [u32; 3] {
+        self.prompt.get(index).copied().unwrap_or([(index as u32).saturating_sub(self.position_offset); 3])
     }
 }

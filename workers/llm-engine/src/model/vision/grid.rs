@@ -41,8 +41,8 @@ pub(super) fn restored_order(grids: &[[usize; 2]], merge: usize, window: Option<
     for &[rows, columns] in grids {
         let (first, size) = (order.len(), [rows / merge, columns / merge]);
         order.resize(first + size[0] * size[1], 0);
-        for (place, [row, column]) in token_order(size, Some(window)).enumerate() {
-            order[first + row * size[1] + column] = (first + place) as u32;
+        for (index, [row, column]) in token_order(size, Some(window)).enumerate() {
+            order[first + row * size[1] + column] = (first + index) as u32;
         }
     }
     Some(order)
@@ -51,9 +51,9 @@ pub(super) fn restored_order(grids: &[[usize; 2]], merge: usize, window: Option<
 /// Returns the two rows of a table of `side` positions between which position `index` of `size` lies, and the weight of the
 /// second. The first and the last position are those of the table.
 pub(super) fn interpolated(index: usize, size: usize, side: usize) -> ([usize; 2], f32) {
-    let place = index as f32 * (side - 1) as f32 / (size.max(2) - 1) as f32;
-    let first = (place.floor() as usize).min(side - 1);
-    ([first, (first + 1).min(side - 1)], place - first as f32)
+    let position = index as f32 * (side - 1) as f32 / (size.max(2) - 1) as f32;
+    let first = (position.floor() as usize).min(side - 1);
+    ([first, (first + 1).min(side - 1)], position - first as f32)
 }
 
 #[cfg(test)]

@@ -84,8 +84,8 @@ impl Vision {
     /// # Errors
     /// Returns an error if the device fails.
     pub fn features(&mut self, picture: &ProcessedPicture) -> candle_core::Result<Tensor> {
-        if let Some(place) = self.kept.iter().position(|(hash, _)| *hash == picture.hash)
-            && let Some(kept) = self.kept.remove(place)
+        if let Some(index) = self.kept.iter().position(|(hash, _)| *hash == picture.hash)
+            && let Some(kept) = self.kept.remove(index)
         {
             let features = kept.1.clone();
             self.kept.push_back(kept);

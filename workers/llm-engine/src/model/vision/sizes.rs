@@ -35,10 +35,10 @@ pub(super) fn size_below(sides: [usize; 2], factor: usize, max: usize) -> [usize
     (if rows <= columns { [short, long] } else { [long, short] }).map(|side| side * factor)
 }
 
-/// Returns the largest `longest` of [`size_of_longest`], at most the given one, with which [`size_of_tiles`] returns a picture
-/// whose squares, and one for the whole picture, are at most `most` in number. A picture of one square is always allowed.
-pub(super) fn longest_of_tiles(longest: usize, side: usize, most: usize) -> usize {
-    let squares = most.saturating_sub(1).isqrt().max(1);
+/// Returns the largest argument of [`size_of_longest`], at most `longest`, with which [`size_of_tiles`] results in at most
+/// `max_count` squares, including the one of the whole picture. A picture of one square is always allowed.
+pub(super) fn longest_of_tiles(longest: usize, side: usize, max_count: usize) -> usize {
+    let squares = max_count.saturating_sub(1).isqrt().max(1);
     // Sides are rounded up to even numbers.
     longest.min(squares.saturating_mul(side) / 2 * 2).max(1)
 }
@@ -70,10 +70,10 @@ pub(super) fn size_of_longest([height, width]: [usize; 2], longest: usize) -> [u
     };
     let [height, width] = [height.max(1), width.max(1)];
     let aspect = width as f64 / height as f64;
-    let most = IDEFICS_MAX_SIDE;
+    let max_side = IDEFICS_MAX_SIDE;
     match width >= height {
-        true if width > most => [((most as f64 / aspect) as usize).max(1), most],
-        false if height > most => [most, ((most as f64 * aspect) as usize).max(1)],
+        true if width > max_side => [((max_side as f64 / aspect) as usize).max(1), max_side],
+        false if height > max_side => [max_side, ((max_side as f64 * aspect) as usize).max(1)],
         _ => [height, width],
     }
 }
@@ -133,9 +133,9 @@ mod tests {
     #[test]
     fn limits_of_tiles_are_kept() {
         for side in [14, 15, 16] {
-            for most in 0..40 {
-                let longest = longest_of_tiles(90, side, most);
-                assert!(longest <= 90 && max_tiles(longest, side) <= most.max(1), "{side} {most}");
+            for max_count in 0..40 {
+                let longest = longest_of_tiles(90, side, max_count);
+                assert!(longest <= 90 && max_tiles(longest, side) <= max_count.max(1), "{side} {max_count}");
                 for (height, width) in (1..50).flat_map(|height| [(height, 49), (49, height)]) {
                     let size = size_of_tiles(size_of_longest([height, width], longest), side);
                     let squares = match size[0] / side * (size[1] / side) {
@@ -144,11 +144,11 @@ mod tests {
                     };
                     assert!(
                         squares <= max_tiles(longest, side),
-                        "{height} x {width}, {side} {most}: {size:?}"
+                        "{height} x {width}, {side} {max_count}: {size:?}"
                     );
                 }
             }
         }
-        assert_eq!([16, 17, 5, 4].map(|most| longest_of_tiles(64, 16, most)), [48, 64, 32, 16]);
+        assert_eq!([16, 17, 5, 4].map(|max_count| longest_of_tiles(64, 16, max_count)), [48, 64, 32, 16]);
     }
 }

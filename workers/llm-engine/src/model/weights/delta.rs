@@ -19,9 +19,9 @@ impl Weights<'_> {
         eps: f64,
     ) -> Result<DeltaAttention> {
         let (keys, values, heads) = (config.keys(), config.values(), config.value_heads);
-        // Places of the heads of values in the files.
-        let place = |head| if self.prefix.is_some() { head } else { config.stored_head(head) };
-        let order: Vec<usize> = (0..heads).map(place).collect();
+        // Indices of the value heads in the files.
+        let index_in_file = |head| if self.prefix.is_some() { head } else { config.stored_head(head) };
+        let order: Vec<usize> = (0..heads).map(index_in_file).collect();
         let of_heads = |role, first: usize, width: usize, total_rows| {
             let rows = order.iter().map(move |head| first + head * width..first + (head + 1) * width);
             rows.map(move |rows| TensorRows { role, rows, total_rows })

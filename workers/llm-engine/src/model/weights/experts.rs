@@ -74,8 +74,8 @@ struct Order {
 }
 
 impl Order {
-    /// Returns the bytes of a matrix by rows, those of the gate first. `size` is that of an element if it is transposed.
-    fn undo(self, bytes: Vec<u8>, rows: usize, size: usize) -> Vec<u8> {
+    /// Returns the bytes of a matrix in row order, gate first. `size` is the size of an element, if it is transposed.
+    fn to_row_order(self, bytes: Vec<u8>, rows: usize, size: usize) -> Vec<u8> {
         let row_bytes = bytes.len() / rows;
         let source = |row: usize| match self.alternates {
             true => row % (rows / 2) * 2 + row / (rows / 2),
@@ -293,9 +293,9 @@ impl Weights<'_> {
             Format::Floats(dtype) => dtype.size_in_bytes(),
             Format::Blocks(_) => 1,
         };
-        let undo = |bytes| first.order.undo(bytes, first.rows, size);
+        let to_row_order = |bytes| first.order.to_row_order(bytes, first.rows, size);
         let is_reordered = first.order.alternates || first.order.transposed;
-        self.matrix_of(pieces, shape, if is_reordered { Some(&undo) } else { None })
+        self.matrix_of(pieces, shape, if is_reordered { Some(&to_row_order) } else { None })
     }
 
     /// Loads the joined rows of one expert's projections.

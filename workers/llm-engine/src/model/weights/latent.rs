@@ -25,7 +25,7 @@ impl Weights<'_> {
             this.linear(at, &[TensorRows::whole(role, rows)], width, false)
         };
         // Projections to heads are divided among ranks.
-        let own = |this: &mut Self, role, rows, width| {
+        let linear_of_rank = |this: &mut Self, role, rows, width| {
             let rows = this.part.rows(None, &[(role, rows)]);
             this.linear(at, &rows, width, false)
         };
@@ -33,16 +33,16 @@ impl Weights<'_> {
             Some(rank) => {
                 let down = linear(self, Role::QueryDown, rank, hidden)?;
                 let norm = self.norm(at, Role::QueryDownNorm, rank, kind)?;
-                (Some((down, norm)), own(self, Role::QueryUp, queries, rank)?)
+                (Some((down, norm)), linear_of_rank(self, Role::QueryUp, queries, rank)?)
             }
-            None => (None, own(self, Role::Query, queries, hidden)?),
+            None => (None, linear_of_rank(self, Role::Query, queries, hidden)?),
         };
         let down = linear(self, Role::LatentDown, rank + rotated, hidden)?;
         let norm = self.norm(at, Role::LatentNorm, rank, kind)?;
         let keys = format!("blk.{layer}.attn_k_b.weight");
         let expansion = match self.prefix.is_none() && self.files.location(&keys).is_ok() {
             true => self.separate_expansion(layer, keys, config, heads)?,
-            false => Expansion::Joined(own(self, Role::LatentUp, heads * (plain + value), rank)?),
+            false => Expansion::Joined(linear_of_rank(self, Role::LatentUp, heads * (plain + value), rank)?),
         };
         Ok(LatentProjections { query_down, query, down, norm, expansion, heads, config })
     }

@@ -41,7 +41,7 @@ impl ChatTemplate {
     /// # Errors
     /// Returns an error if a template is not valid Jinja.
     pub fn new(default: &str, tool_use: Option<&str>, bos: &str, eos: &str) -> Result<Self> {
-        Self::at(default, tool_use, [bos, eos], None)
+        Self::new_at_time(default, tool_use, [bos, eos], None)
     }
 
     /// Like [`Self::new`], with the Unix time in seconds that `strftime_now` formats, for prompts that do not change from day
@@ -49,7 +49,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// Returns an error if a template is not valid Jinja.
-    pub fn at(
+    pub fn new_at_time(
         default: &str,
         tool_use: Option<&str>,
         [bos, eos]: [&str; 2],
@@ -92,7 +92,7 @@ impl ChatTemplate {
     /// # Errors
     /// Returns an error if the template raises an exception.
     pub fn render(&self, conversation: &Conversation) -> Result<String> {
-        self.chosen(!conversation.tools.is_empty()).0.render(conversation)
+        self.select(!conversation.tools.is_empty()).0.render(conversation)
     }
 
     /// Renders the prompt for the model's answer to `messages`, adapted to what the template supports:
@@ -115,16 +115,16 @@ impl ChatTemplate {
     ) -> Result<String> {
         let given = support::normalized(messages)?;
         let tools = tools.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let (renderer, support) = self.chosen(!tools.is_empty());
+        let (renderer, support) = self.select(!tools.is_empty());
         let render = |messages: &[Value]| renderer.render(&Conversation { messages, tools, variables });
-        let refused = match render(&support.adapt(given.clone())) {
+        let rejection = match render(&support.adapt(given.clone())) {
             Ok(prompt) => return Ok(prompt),
-            Err(refused) => refused,
+            Err(rejection) => rejection,
         };
-        support.adapt_further(&given).and_then(|messages| render(&messages).ok()).ok_or(refused)
+        support.adapt_with_leading_system(&given).and_then(|messages| render(&messages).ok()).ok_or(rejection)
     }
 
-    fn chosen(&self, tools: bool) -> &(Renderer, Support) {
+    fn select(&self, tools: bool) -> &(Renderer, Support) {
         self.tool_use.as_ref().filter(|_| tools).unwrap_or(&self.default)
     }
 }

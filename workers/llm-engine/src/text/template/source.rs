@@ -16,8 +16,8 @@ pub(super) fn adapted(text: &str) -> String {
         out.push_str(&text[copied..tag.start]);
         copied = tag.end;
         if matches!(body.trim(), "generation" | "endgeneration") {
-            let dash = |there: bool| if there { "-" } else { "" };
-            // A block's tag swallows the newline behind it, and a comment does, too.
+            let dash = |is_trimmed: bool| if is_trimmed { "-" } else { "" };
+            // Jinja removes the newline after a block tag, and also after a comment.
             let _ = write!(out, "{{#{} {}#}}", dash(inner.starts_with('-')), dash(inner.ends_with('-')));
         } else if let Some(range) = loop_values(body) {
             let offset = body.as_ptr() as usize - text.as_ptr() as usize;

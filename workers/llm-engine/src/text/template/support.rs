@@ -73,7 +73,7 @@ impl Support {
 
     /// Like [`Self::adapt`], for a template that rejected the messages: keeps one system message at the start. Returns
     /// `None` if there are no others.
-    pub(super) fn adapt_further(&self, messages: &[Value]) -> Option<Vec<Value>> {
+    pub(super) fn adapt_with_leading_system(&self, messages: &[Value]) -> Option<Vec<Value>> {
         let systems = messages.iter().filter(|message| is_system(message)).count();
         if !self.system || systems <= usize::from(messages.first().is_some_and(is_system)) {
             return None;
@@ -127,11 +127,11 @@ fn is_system(message: &Value) -> bool {
 fn add_text(message: &mut Value, text: &str, is_after: bool) {
     let content = &mut message["content"];
     if let Some(parts) = content.as_array_mut() {
-        let place = if is_after { parts.len() } else { 0 };
-        return parts.insert(place, json!({ "type": "text", "text": text }));
+        let index = if is_after { parts.len() } else { 0 };
+        return parts.insert(index, json!({ "type": "text", "text": text }));
     }
-    let own = content.as_str().unwrap_or_default();
-    *content = if is_after { format!("{own}{text}") } else { format!("{text}{own}") }.into();
+    let existing = content.as_str().unwrap_or_default();
+    *content = if is_after { format!("{existing}{text}") } else { format!("{text}{existing}") }.into();
 }
 
 /// Merges the system messages after the first `kept` messages into the preceding user message, otherwise into the next

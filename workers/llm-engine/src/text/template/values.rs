@@ -11,11 +11,11 @@ use super::python;
 pub(super) fn from_json(value: &Value) -> Jinja {
     match value {
         Value::Array(items) => {
-            Jinja::from_object(Printed(items.iter().map(from_json).collect::<Vec<_>>().into()))
+            Jinja::from_object(PythonValue(items.iter().map(from_json).collect::<Vec<_>>().into()))
         }
         Value::Object(fields) => {
             let fields = fields.iter().map(|(name, value)| (name.as_str(), from_json(value)));
-            Jinja::from_object(Printed(fields.collect()))
+            Jinja::from_object(PythonValue(fields.collect()))
         }
         other => Jinja::from_serialize(other),
     }
@@ -23,9 +23,9 @@ pub(super) fn from_json(value: &Value) -> Jinja {
 
 /// A list or a dict.
 #[derive(Debug)]
-struct Printed(Jinja);
+struct PythonValue(Jinja);
 
-impl Object for Printed {
+impl Object for PythonValue {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         if self.0.kind() == ValueKind::Map { ObjectRepr::Map } else { ObjectRepr::Seq }
     }

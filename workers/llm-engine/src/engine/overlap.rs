@@ -2,7 +2,7 @@
 
 /// Runs `task` on each item on the threads of rayon's pool while `main` runs on this thread, to which the device may be
 /// bound. Returns the result of `main` once all tasks are done.
-pub(super) fn run_beside<'a, T: Send + 'a, R>(
+pub(super) fn run_overlapped<'a, T: Send + 'a, R>(
     items: impl Iterator<Item = &'a mut T>,
     task: impl Fn(&mut T) + Sync,
     main: impl FnOnce() -> R,
@@ -30,7 +30,7 @@ mod tests {
             sender.send(thread::current().id()).unwrap();
         };
         // Would wait forever if the tasks ran after it.
-        let threads = run_beside(items.iter_mut(), task, || [(); 3].map(|()| receiver.recv().unwrap()));
+        let threads = run_overlapped(items.iter_mut(), task, || [(); 3].map(|()| receiver.recv().unwrap()));
         assert!(!threads.contains(&thread::current().id()));
         assert_eq!(items, [10, 20, 30]);
     }

@@ -2,20 +2,20 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The most recently used values, by key.
-pub(super) struct RecentlyUsed<K, V> {
+/// Cache of the most recently used values, by key.
+pub(super) struct LruCache<K, V> {
     /// Most recently used last.
     entries: Mutex<VecDeque<(K, V)>>,
     capacity: usize,
 }
 
-impl<K: PartialEq + Clone, V> RecentlyUsed<K, V> {
+impl<K: PartialEq + Clone, V> LruCache<K, V> {
     /// Creates a cache of at most `capacity` values.
     pub(super) fn new(capacity: usize) -> Self {
         Self { entries: Mutex::default(), capacity }
     }
 
-    /// Returns what `copy` makes of the value of `key`. If there is no value, it is created without blocking other keys.
+    /// Returns `copy` of the value of `key`. If there is no value, creates it without blocking other keys.
     ///
     /// # Errors
     /// Returns the error of `create`, which is not stored.
@@ -41,8 +41,8 @@ impl<K: PartialEq + Clone, V> RecentlyUsed<K, V> {
 
     fn find<T>(&self, key: &K, copy: impl Fn(&V) -> T) -> Option<T> {
         let mut entries = self.lock();
-        let place = entries.iter().position(|(other, _)| other == key)?;
-        let entry = entries.remove(place)?;
+        let index = entries.iter().position(|(other, _)| other == key)?;
+        let entry = entries.remove(index)?;
         let found = copy(&entry.1);
         entries.push_back(entry);
         Some(found)
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_value_is_created_again() {
-        let (cache, created) = (RecentlyUsed::new(2), RefCell::new(Vec::new()));
+        let (cache, created) = (LruCache::new(2), RefCell::new(Vec::new()));
         let get = |key: u32| {
             let create = || {
                 created.borrow_mut().push(key);

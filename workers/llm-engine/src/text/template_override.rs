@@ -1,4 +1,4 @@
-//! Chat templates that replace the model's own.
+//! Chat templates that replace the model's.
 use anyhow::{Context, Result, ensure};
 
 use super::template::builtin;
