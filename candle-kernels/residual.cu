@@ -28,7 +28,7 @@ struct ResidualRow {
     // Returns the factor of an RMS norm, from this thread's part of the sum of squares.
     template <unsigned int PLACE>
     __device__ __forceinline__ float scale(float squares, const unsigned int columns, const float eps) const {
-        squares = reduce_threads<CANDLE_ROW_BLOCK, PLACE>(squares, width, [](float a, float b) INLINE { return a + b; });
+        squares = reduce_threads<CANDLE_RESIDUAL_BLOCK, PLACE>(squares, width, [](float a, float b) INLINE { return a + b; });
         return 1 / sqrtg(squares / (float)columns + eps);
     }
 };
@@ -44,13 +44,12 @@ __device__ __forceinline__ void add_norm(const T *x, const T *residual, const T 
     const size_t first = is_row ? (size_t)number * columns : 0;
     const Row row = {is_row ? columns / N : 0, threadIdx.x & (width - 1), width};
     // All loads are in flight before the first barrier.
-    P kept[Row::KEPT], others[Row::KEPT], weights[Row::KEPT], post_weights[Row::KEPT];
+    P kept[Row::KEPT], others[Row::KEPT], weights[Row::KEPT];
     row.read(kept, x + first);
     row.read(others, residual + first);
     row.read(weights, alpha);
     float post_scale = 1;
     if (post) {
-        row.read(post_weights, post);
         float squares = 0;
         row.each([&](unsigned int p, unsigned int) INLINE {
 #pragma unroll
@@ -62,9 +61,11 @@ __device__ __forceinline__ void add_norm(const T *x, const T *residual, const T 
     }
     float squares = 0;
     row.each([&](unsigned int p, unsigned int at) INLINE {
+        // Reading them here keeps more threads resident.
+        const P post_weights = P::read((post ? post : alpha) + at);
 #pragma unroll
         for (unsigned int j = 0; j < N; ++j) {
-            const T normed = post ? (T)((float)kept[p][j] * post_scale * (float)post_weights[p][j]) : kept[p][j];
+            const T normed = post ? (T)((float)kept[p][j] * post_scale * (float)post_weights[j]) : kept[p][j];
             const T total = (T)((float)others[p][j] + (float)normed);
             kept[p].set(j, total);
             squares += (float)total * (float)total;
@@ -83,7 +84,7 @@ __device__ __forceinline__ void add_norm(const T *x, const T *residual, const T 
 }
 
 #define RESIDUAL_OP(T, NAME)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) addnorm_##NAME(                                     \
+    extern "C" __global__ void __launch_bounds__(CANDLE_RESIDUAL_BLOCK) addnorm_##NAME(                                     \
         const T *x, const T *residual, const T *post, const T *alpha, T *sum, T *dst, const unsigned int rows,         \
         const unsigned int columns, const unsigned int width, const bool in_packs, const float eps) {                  \
         const auto added = [&](auto packs) INLINE {                                                                    \

@@ -18,6 +18,9 @@ subject! {
     constants {
         /// Packs of a row of softmax or a norm that a thread keeps in registers; one for f64.
         ROW_PACKS = 4,
+        /// Maximum number of threads that share a row of a residual sum. With more, they would have too few registers for the
+        /// packs of four operands.
+        RESIDUAL_BLOCK = 512,
     }
 }
 
@@ -151,6 +154,6 @@ fn families() -> Vec<Family> {
                 columns "elements of a row, at most as many as ROW_PACKS packs for each thread hold",
                 width "threads that share a row, a power of two";
             Bool => in_packs "true if everything is aligned to packs"], EPS])
-        .block(ROW_BLOCK),
+        .block(RESIDUAL_BLOCK),
     ]
 }

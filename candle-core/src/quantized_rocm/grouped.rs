@@ -43,7 +43,7 @@ pub(crate) unsafe fn grouped_products(
         return Err(super::invalid(format!("{OP}: {:?} is not a block format", stack.dtype)));
     };
     let (format, blocks, device) = (*format, blocks.ptr(), &x.device);
-    let operands = Operands { format, blocks, x, layout, m, n, k };
+    let operands = Operands { format, blocks, matrix: None, x, layout, m, n, k };
     let kernel = operands.require(QuantizedFewExperts::kernel(format))?;
     let (order, (tiles, height)) = (grouped.order, grouped.tiles);
     // SAFETY: every element is written by the kernel, since each product is in a tile.

@@ -8,10 +8,12 @@
 //! | `few` | products of a few rows, on matrix units |
 //! | `tiles` | products of many rows, on matrix units |
 //! | `library` | products of many rows, by rocBLAS |
+//! | `decoded` | decoded copies of matrices, which products of many rows read |
 //! | `experts` | mixture-of-experts products: each row selects a matrix of a stack |
 //!
 //! F32, F16 and BF16 tensors, which GGML counts among its formats, are ordinary storages here.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
+mod decoded;
 mod experts;
 mod few;
 pub(crate) mod grouped;
@@ -26,8 +28,10 @@ use crate::quantized::{GgmlDType, GgmlType, QStorage, QTensor};
 use crate::rocm_backend::hip_kernels::contract::{BlockFormat, DevicePtr};
 use crate::rocm_backend::{read_storage, Buffer, DeviceElement, ReadBytes, RocmStorageSlice};
 use crate::{CpuStorage, DType, Error, Layout, Result, RocmDevice, RocmStorage, Shape};
+pub use decoded::decodes_for_products;
 pub use experts::{experts_forward, Routing};
 use half::{bf16, f16};
+use std::sync::OnceLock;
 
 /// Blocks of a quantized tensor on a ROCm device, consecutive as in a GGUF file.
 #[derive(Debug)]
@@ -35,6 +39,8 @@ pub struct QRocmStorage {
     dtype: GgmlDType,
     device: RocmDevice,
     data: Data,
+    /// Values of the blocks as products of many rows read them, dense in f16 or bf16.
+    decoded: OnceLock<RocmStorage>,
 }
 
 #[derive(Debug)]
@@ -68,6 +74,10 @@ pub fn block_types() -> impl Iterator<Item = (GgmlDType, BlockFormat)> {
 }
 
 impl QRocmStorage {
+    fn new(dtype: GgmlDType, device: &RocmDevice, data: Data) -> Self {
+        Self { dtype, device: device.clone(), data, decoded: OnceLock::new() }
+    }
+
     /// Allocates zeroed blocks for `elem_count` elements of `dtype`.
     ///
     /// # Errors
@@ -78,7 +88,7 @@ impl QRocmStorage {
             Kind::Blocks(format) => Data::Blocks(format, device.alloc_zeros(bytes)?),
             Kind::Floats(dtype) => Data::Floats(device.zeros_impl(&elem_count.into(), dtype)?),
         };
-        Ok(Self { dtype, device: device.clone(), data })
+        Ok(Self::new(dtype, device, data))
     }
 
     /// Returns the GGML type.
@@ -210,7 +220,7 @@ pub fn load_quantized<T: GgmlType + Send + Sync + 'static>(
         Kind::Floats(DType::F16) => Data::Floats(device.storage_from_slice(as_elements::<T, f16>(data))?),
         Kind::Floats(_) => Data::Floats(device.storage_from_slice(as_elements::<T, bf16>(data))?),
     };
-    Ok(QStorage::Rocm(QRocmStorage { dtype, device: device.clone(), data }))
+    Ok(QStorage::Rocm(QRocmStorage::new(dtype, device, data)))
 }
 
 /// Creates a quantized tensor from blocks that `read` reads, as they are in a GGUF file. See
@@ -236,7 +246,7 @@ pub fn read_quantized(
         }
         Kind::Floats(dtype) => Data::Floats(read_storage(device, dtype, elements, read)?),
     };
-    QTensor::new(QStorage::Rocm(QRocmStorage { dtype, device: device.clone(), data }), shape)
+    QTensor::new(QStorage::Rocm(QRocmStorage::new(dtype, device, data)), shape)
 }
 
 /// Reinterprets blocks as elements of a type for which every bit pattern is valid.

@@ -46,7 +46,7 @@ fn choose_kernel(
     format: BlockFormat,
     device: &RocmDevice,
 ) -> ProductKernel {
-    let by_library = device.is_data_center();
+    let by_library = uses_library(device);
     let on_units = has_few_rows_kernel(format, k, device);
     // A pass over small blocks takes longer, since each is scaled separately.
     let few = match (by_library, on_units) {
@@ -63,6 +63,11 @@ fn choose_kernel(
     }
 }
 
+/// Returns true if products of many rows use rocBLAS, if it has kernels for the GPU.
+pub(super) fn uses_library(device: &RocmDevice) -> bool {
+    device.is_data_center()
+}
+
 /// Returns true if the GPU multiplies a few rows of `k` elements of a format on matrix units.
 pub(super) fn has_few_rows_kernel(format: BlockFormat, k: usize, device: &RocmDevice) -> bool {
     device.has_matrix_units() && (format.weights() > QUANTIZED_PIECE || k >= QUANTIZED_PIECE * QFEW_STEP)
@@ -72,6 +77,8 @@ pub(super) fn has_few_rows_kernel(format: BlockFormat, k: usize, device: &RocmDe
 pub(super) struct Operands<'a> {
     pub(super) format: BlockFormat,
     pub(super) blocks: DevicePtr,
+    /// The matrix, for its decoded copy; `None` if there is none.
+    pub(super) matrix: Option<&'a QRocmStorage>,
     /// Activations: `m` rows of f32, f16 or bf16.
     pub(super) x: &'a RocmStorage,
     pub(super) layout: &'a Layout,
@@ -136,7 +143,9 @@ pub(super) fn forward(
     let out = match &matrix.data {
         Data::Floats(_) => dense(matrix, x, layout, (rows, n, k))?,
         Data::Blocks(format, blocks) => {
-            let operands = Operands { format: *format, blocks: blocks.ptr(), x, layout, m: rows, n, k };
+            let blocks = blocks.ptr();
+            let operands =
+                Operands { format: *format, blocks, matrix: Some(matrix), x, layout, m: rows, n, k };
             let has_row = uses_row_kernel(&x.device, RowWeights::Blocks(*format), dtype, rows, k);
             match choose_kernel((rows, k), has_row, *format, &x.device) {
                 ProductKernel::RowKernel => row_kernel(&operands)?,
@@ -191,7 +200,7 @@ pub(super) fn aligned<'a>(
 
 /// Multiplies one to four rows. Returns (m, n) in the dtype of the rows.
 fn row_kernel(operands: &Operands) -> Result<RocmStorage> {
-    let Operands { format, blocks, x, layout, m, n, k } = *operands;
+    let Operands { format, blocks, x, layout, m, n, k, .. } = *operands;
     let (dtype, device) = (x.dtype(), &x.device);
     let mut copy = None;
     let row = aligned(x, layout, &mut copy)?;
@@ -320,7 +329,7 @@ impl Stacked<'_> {
 
 /// Multiplies with 8-bit dot products. Returns (m, n) in f32.
 fn dot_products(operands: &Operands) -> Result<RocmStorage> {
-    let Operands { format, blocks, x, layout, m, n, k } = *operands;
+    let Operands { format, blocks, x, layout, m, n, k, .. } = *operands;
     let device = &x.device;
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(device, DType::F32, m * n, OP)? };

@@ -24,7 +24,7 @@ impl QRocmStorage {
         self.values(elem_count, DType::F16)
     }
 
-    /// Dequantizes the first `elements` elements to f32 or f16.
+    /// Dequantizes the first `elements` elements to f32, f16 or bf16.
     pub(super) fn values(&self, elements: usize, dtype: DType) -> Result<RocmStorage> {
         const OP: &str = "dequantize";
         self.check_holds(elements, OP)?;

@@ -51,8 +51,18 @@ fn check(format: GgmlDType, (rows, n, k): (usize, usize, usize), dtype: DType, d
         QTensor::new(storage, (n, k)).unwrap()
     };
     let x = tensor(&[rows, k], dtype, 1.0);
-    let got = x.to_device(device).unwrap().apply_op1_no_bwd(&matrix(device)).unwrap();
+    let blocks = matrix(device);
+    let multiply = || x.to_device(device).unwrap().apply_op1_no_bwd(&blocks).unwrap();
+    let got = multiply();
     assert_eq!((got.dtype(), got.dims()), (dtype, &[rows, n][..]));
+
+    // A decoded copy has the same values.
+    let bytes = 2 * n * k;
+    let keep =
+        |max_bytes| blocks.rocm_storage().unwrap().keep_decoded(blocks.shape(), dtype, max_bytes).unwrap();
+    assert_eq!([keep(bytes - 1), keep(bytes), keep(bytes)], [0, bytes, 0]);
+    let decoded = multiply();
+    assert_eq!(to_f64(&decoded), to_f64(&got), "{format:?} {rows} x {n} x {k}");
 
     let middle = n.div_ceil(2);
     let columns: Vec<u32> =

@@ -250,6 +250,22 @@ fn products_of_many_rows() {
 }
 
 #[test]
+fn copies_that_no_product_reads_are_not_kept() {
+    let device = rocm();
+    let rocm = device.as_rocm_device().unwrap();
+    let is_read = candle_core::quantized::rocm::decodes_for_products(rocm).unwrap();
+    for (dtype, shape, expected) in [
+        (GgmlDType::Q4K, vec![6, 256], if is_read { 2 * 6 * 256 } else { 0 }),
+        (GgmlDType::Q8_0, vec![2, 3, 32], 0),
+        (GgmlDType::F16, vec![6, 256], 0),
+    ] {
+        let (_, gpu) = both(&shape, dtype, 3, &device);
+        let kept = gpu.rocm_storage().unwrap().keep_decoded(gpu.shape(), DType::F16, usize::MAX).unwrap();
+        assert_eq!(kept, expected, "{dtype:?}");
+    }
+}
+
+#[test]
 fn invalid_products_give_the_errors_of_the_cpu() {
     let device = rocm();
     let (cpu, gpu) = both(&[8, 256], GgmlDType::Q8_0, 7, &device);

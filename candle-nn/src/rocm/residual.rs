@@ -2,7 +2,7 @@
 use super::{contiguous, count, output};
 use candle::backend::BackendStorage;
 use candle::op::BackpropOp;
-use candle::rocm::hip_kernels::contract::{AddNorm, PACK_BYTES, ROW_BLOCK, ROW_PACKS};
+use candle::rocm::hip_kernels::contract::{AddNorm, PACK_BYTES, RESIDUAL_BLOCK, ROW_PACKS};
 use candle::rocm::{element, DevicePtr, LaunchConfig, RocmStorage};
 use candle::{bail, Result, Storage, Tensor};
 
@@ -56,11 +56,11 @@ pub fn add_rms_norm(
     let in_packs = bits % PACK_BYTES == 0;
     let packs = if in_packs { columns * size / PACK_BYTES } else { columns };
     let least = packs.div_ceil(ROW_PACKS).next_power_of_two();
-    if least > ROW_BLOCK {
+    if least > RESIDUAL_BLOCK {
         return Ok(None);
     }
     let wanted = (FULL_THREADS / rows).max(1).next_power_of_two().min(packs.next_power_of_two());
-    let width = wanted.clamp(least, ROW_BLOCK);
+    let width = wanted.clamp(least, RESIDUAL_BLOCK);
     let block = rows.saturating_mul(width).next_power_of_two().clamp(32, 128).max(width);
     let config = LaunchConfig::for_rows(OP, rows.div_ceil(block / width), block as u32)?;
     let [x, residual, post, alpha] = pointers;

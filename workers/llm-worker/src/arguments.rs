@@ -86,6 +86,11 @@ pub struct Arguments {
     #[arg(long, env, value_parser = bytes)]
     pub cache_memory: Option<usize>,
 
+    /// Memory for decoded copies of quantized matrices on each GPU, such as 4GiB, or 0. Products of many rows read them instead
+    /// of decoding blocks [default: an eighth of the memory that weights leave, on data-center GPUs]
+    #[arg(long, env, value_parser = bytes_or_none)]
+    pub decoded_memory: Option<usize>,
+
     /// Maximum number of requests in a batch
     #[arg(long, env, default_value_t = Options::default().max_running, value_parser = count)]
     pub max_running: usize,
@@ -283,13 +288,14 @@ impl Arguments {
 
     /// Returns the options for loading the model.
     pub fn load(&self) -> LoadOptions {
-        let (cache_bytes, context) = (self.cache_memory, self.context);
+        let (cache_bytes, decoded_bytes, context) = (self.cache_memory, self.decoded_memory, self.context);
         let (dtype, cache_dtype, no_graphs) = (self.dtype, self.cache_dtype.0, self.no_graphs);
         let adapters = self.adapter_limits();
         LoadOptions {
             dtype,
             cache_dtype,
             cache_bytes,
+            decoded_bytes,
             context,
             max_sequences: Some(self.max_running),
             no_graphs,
@@ -349,6 +355,10 @@ fn bytes(text: &str) -> Result<usize, String> {
     bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "must be a size such as 8GiB or 1000000".to_owned())
 }
 
+fn bytes_or_none(text: &str) -> Result<usize, String> {
+    if text == "0" { Ok(0) } else { bytes(text) }
+}
+
 #[cfg(test)]
 mod tests {
     use llm_engine::model::cache_dtype::CacheEncoding;
@@ -374,7 +384,8 @@ mod tests {
     #[test]
     fn arguments_become_options() {
         let arguments = Arguments::try_parse_from(
-            "worker --model m --no-prefix-cache --no-graphs --max-running 3 --dtype bf16 --cache-memory 1MiB --context 99"
+            "worker --model m --no-prefix-cache --no-graphs --max-running 3 --dtype bf16 --cache-memory 1MiB --context 99 \
+             --decoded-memory 0"
                 .split(' '),
         )
         .unwrap();
@@ -382,8 +393,8 @@ mod tests {
         assert_eq!((engine.max_running, engine.max_waiting, engine.prefix_cache), (3, 256, false));
         let load = arguments.load();
         assert_eq!(
-            (load.dtype, load.cache_bytes, load.context),
-            (Some(DType::BF16), Some(1 << 20), Some(99))
+            (load.dtype, load.cache_bytes, load.decoded_bytes, load.context),
+            (Some(DType::BF16), Some(1 << 20), Some(0), Some(99))
         );
         assert_eq!((load.cache_dtype, load.no_graphs, arguments.tensor_parallel), (None, true, 1));
         assert_eq!(load.adapters, AdapterLimits { count: 0, rank: 16 });

@@ -151,6 +151,15 @@ impl ModelFiles {
         self.tensors.values().filter_map(|location| bytes(location).ok()).sum()
     }
 
+    /// Returns the size in bytes of all quantized matrices as floats of 16 bits, without stacks of them.
+    pub fn decoded_bytes(&self) -> usize {
+        let quantized = |location: &&TensorInfo| {
+            location.shape.len() == 2 && matches!(location.format, Format::Blocks(_))
+        };
+        let elements = |location: &TensorInfo| location.shape.iter().product::<usize>();
+        self.tensors.values().filter(quantized).map(elements).sum::<usize>() * DType::F16.size_in_bytes()
+    }
+
     /// Returns the data type in which all matrices are stored if they are floats: f16 or bf16 if any of them is,
     /// otherwise f32. Returns `None` if any matrix is quantized.
     pub fn float_type(&self) -> Option<DType> {

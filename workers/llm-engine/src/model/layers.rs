@@ -85,6 +85,19 @@ impl Linear {
         Self { dtype, ..self }
     }
 
+    /// Keeps a decoded copy of a quantized matrix on a GPU whose products of many rows read it, if it takes at most `max_bytes`.
+    /// Returns its size in bytes, or 0 without a copy.
+    pub fn keep_decoded(&self, max_bytes: usize) -> Result<usize> {
+        #[cfg(feature = "rocm")]
+        if let Matrix::Quantized(QMatMul::QTensor(tensor)) = &self.matrix
+            && let Some(blocks) = tensor.rocm_storage()
+        {
+            return blocks.keep_decoded(tensor.shape(), self.dtype, max_bytes);
+        }
+        let _ = max_bytes;
+        Ok(0)
+    }
+
     /// Maps (rows, in) of any float type to (rows, out).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_fused(x, FusedWith::default())

@@ -23,6 +23,8 @@ use crate::step::TEXT_ONLY;
 
 /// Cache size in bytes if neither the options nor the device determine it.
 const DEFAULT_CACHE_BYTES: usize = 512 << 20;
+/// The part of the memory that weights leave which decoded copies of quantized matrices may take, as a divisor.
+const DECODED_PART: usize = 8;
 /// Percentage of free device memory used for weights and cache; the rest is for temporary tensors.
 #[cfg(feature = "rocm")]
 const CACHE_PERCENT: usize = 85;
@@ -46,6 +48,9 @@ pub struct LoadOptions {
     pub cache_bytes: Option<usize>,
     /// Memory of each device for weights and cache in bytes. `None` uses the free device memory less a margin.
     pub memory_bytes: Option<usize>,
+    /// Maximum memory of each device for decoded copies of quantized matrices, in bytes. Products of many rows read them instead
+    /// of decoding blocks. `None` uses an eighth of the memory that weights leave. GPUs that multiply blocks have no copies.
+    pub decoded_bytes: Option<usize>,
     /// Maximum context length in tokens. `None` uses the model's own.
     pub context: Option<usize>,
     /// Maximum cache size in full contexts, for programs that generate one text. `None` uses the default.
@@ -183,18 +188,20 @@ pub(super) fn load_files(
     let weights = files.bytes_as(types.matrices, part.ranks() == 1).div_ceil(part.ranks());
     let mmproj = vision.as_ref().ok().and_then(|vision| vision.mmproj.as_ref());
     let weights = weights + mmproj.map_or(0, |files| files.bytes_as(Some(types.states), true));
-    let bytes = match options.cache_bytes {
-        Some(bytes) => bytes,
-        None => {
-            let adapters = AdapterTargets::new(&config, types.states, device, options.adapters).max_bytes();
-            let pictures = vision
-                .as_ref()
-                .map_or(0, |own| own.config.reserved_bytes(own.processor.max_tokens(), types.states));
-            let all = weights + adapters + pictures + options.beside.map_or(0, |beside| beside.weights);
-            let free = options.memory_bytes.map_or_else(|| usable_memory(device), |bytes| Ok(Some(bytes)))?;
-            free.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(all))
+    let adapters = AdapterTargets::new(&config, types.states, device, options.adapters).max_bytes();
+    let pictures =
+        vision.as_ref().map_or(0, |own| own.config.reserved_bytes(own.processor.max_tokens(), types.states));
+    let all = weights + adapters + pictures + options.beside.map_or(0, |beside| beside.weights);
+    let free = options.memory_bytes.map_or_else(|| usable_memory(device), |bytes| Ok(Some(bytes)))?;
+    let left = free.map(|free| free.saturating_sub(all).saturating_sub(options.cache_bytes.unwrap_or(0)));
+    let decoded = match left {
+        Some(left) if decodes_for_products(device)? => {
+            let most = options.decoded_bytes.unwrap_or(left / DECODED_PART);
+            most.min(left).min(files.decoded_bytes().div_ceil(part.ranks()))
         }
+        _ => 0,
     };
+    let bytes = options.cache_bytes.or(left.map(|left| left - decoded)).unwrap_or(DEFAULT_CACHE_BYTES);
     check_cache(&config, types.cache, device).with_context(|| path.clone())?;
     let block = cache::block_bytes(&config, types.cache.elements);
     let bytes = match options.beside {
@@ -214,14 +221,14 @@ pub(super) fn load_files(
     };
     // A cache of this size has the same number of slots when the model is loaded again, since they may take half of it.
     let states = slots * states::slot_bytes(&config, types.states);
-    let bytes = [weights, states + states.max(blocks * block)];
-    let weights = Weights::new(&mut files, types.states, types.matrices, device, progress);
-    let mut weights = weights.with_names(config.names).with_part(&part);
-    let decoder = Decoder::load(config, &mut weights, [blocks, slots], types, device)
+    let cache_bytes = states + states.max(blocks * block);
+    let loader = Weights::new(&mut files, types.states, types.matrices, device, progress);
+    let mut loader = loader.with_names(config.names).with_part(&part).with_decoded(decoded);
+    let decoder = Decoder::load(config, &mut loader, [blocks, slots], types, device)
         .with_context(|| format!("cannot load {path}"))?;
     let vision = match vision {
         Ok(VisionParts { config, processor, mmproj: None }) => {
-            let vision = Vision::load(config, processor, &mut weights, types.states, device);
+            let vision = Vision::load(config, processor, &mut loader, types.states, device);
             Ok(vision.with_context(|| format!("cannot load {path}"))?)
         }
         Ok(VisionParts { config, processor, mmproj: Some(mut files) }) => {
@@ -238,7 +245,7 @@ pub(super) fn load_files(
     let hidden = decoder.config().hidden;
     let decoder = match (score, modules) {
         (Some(score), _) => {
-            let head = score_head(&score, decoder.config(), &mut weights, is_tied);
+            let head = score_head(&score, decoder.config(), &mut loader, is_tied);
             decoder.for_scores(head.with_context(|| path.clone())?)
         }
         (None, Some(modules)) => {
@@ -249,6 +256,7 @@ pub(super) fn load_files(
         (None, None) => decoder,
     };
     device.synchronize()?;
+    let bytes = [weights + loader.decoded_bytes(), cache_bytes];
     progress(1.0);
     Ok((decoder, bytes, trained_context))
 }
@@ -435,6 +443,16 @@ fn read_metadata(files: &mut ModelFiles) -> Result<(&'static config::Family, Val
     let read =
         |name: &str| floats.iter().find(|(known, _)| *known == name).and_then(|(_, list)| list.clone());
     families::from_gguf(content, read)
+}
+
+/// Returns true if decoded copies of quantized matrices save time on the device.
+fn decodes_for_products(device: &Device) -> Result<bool> {
+    #[cfg(feature = "rocm")]
+    if let Device::Rocm(device) = device {
+        return Ok(candle_core::quantized::rocm::decodes_for_products(device)?);
+    }
+    let _ = device;
+    Ok(false)
 }
 
 /// Returns the free memory of a GPU for weights and cache, in bytes; `None` on other devices.

@@ -57,6 +57,8 @@ pub struct Weights<'a> {
     dtype: DType,
     /// Data type of float matrices; `None` for the stored one.
     matrices: Option<DType>,
+    /// Memory for decoded copies of quantized matrices, and the part of it that is used, in bytes.
+    decoded: [usize; 2],
     device: &'a Device,
     progress: &'a mut dyn FnMut(f32),
     read: u64,
@@ -93,6 +95,7 @@ impl<'a> Weights<'a> {
             names: &[],
             dtype,
             matrices,
+            decoded: [0; 2],
             device,
             progress,
             read: 0,
@@ -103,6 +106,17 @@ impl<'a> Weights<'a> {
     /// Reads only a part of the tensors that ranks divide. Sizes are those of the part.
     pub fn with_part(self, part: &Part) -> Self {
         Self { part: part.clone(), total: (self.total / part.ranks() as u64).max(1), ..self }
+    }
+
+    /// Keeps decoded copies of the quantized matrices of layers, in the order in which they are loaded, of up to `bytes` together.
+    /// Products of many rows read them.
+    pub fn with_decoded(self, bytes: usize) -> Self {
+        Self { decoded: [bytes, 0], ..self }
+    }
+
+    /// Returns the size of the decoded copies in bytes.
+    pub fn decoded_bytes(&self) -> usize {
+        self.decoded[1]
     }
 
     /// Returns the part of the model that is read.
@@ -239,10 +253,21 @@ impl<'a> Weights<'a> {
             named.push(Piece::rows(name, piece.rows.clone(), width));
         }
         let linear = self.product(named, &[rows, width])?;
+        self.keep_decoded(layer, &linear)?;
         Ok(match bias {
             true => linear.with_bias(self.bias(layer, pieces)?),
             false => linear,
         })
+    }
+
+    /// Keeps a decoded copy of a layer's matrix if there is memory for it. The projection to logits has few rows, which products
+    /// multiply with the blocks.
+    fn keep_decoded(&mut self, layer: Option<usize>, linear: &Linear) -> Result<()> {
+        let [max_bytes, used] = self.decoded;
+        if layer.is_some() {
+            self.decoded[1] += linear.keep_decoded(max_bytes - used)?;
+        }
+        Ok(())
     }
 
     /// Loads a linear layer with `rows` output features, of whose input features this rank has `width`. The outputs of the
@@ -264,6 +289,7 @@ impl<'a> Weights<'a> {
                 Linear::new(self.matrix(&[piece], &[rows, width])?, None, self.dtype)
             }
         };
+        self.keep_decoded(layer, &linear)?;
         Ok(match bias && self.part.is_first() {
             true => linear.with_bias(self.bias(layer, &[TensorRows::whole(role, rows)])?),
             false => linear,

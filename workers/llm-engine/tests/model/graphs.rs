@@ -108,8 +108,8 @@ fn steps_with_drafts_are_replayed() {
     }
 }
 
-/// Runs an ignored test of this file in a separate process.
-fn passes_with(test: &str, variables: &[(&str, &str)]) {
+/// Runs an ignored test in a separate process.
+pub fn passes_with(test: &str, variables: &[(&str, &str)]) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", test, "--nocapture"])
         .envs(variables.iter().copied())

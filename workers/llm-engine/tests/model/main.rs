@@ -9,6 +9,8 @@ mod broken_quantization;
 mod cache;
 mod checkpoints;
 mod configs;
+#[cfg(feature = "rocm-emulator")]
+mod decoded;
 mod families;
 mod gguf;
 mod gguf_parts;
