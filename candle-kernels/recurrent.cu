@@ -1,5 +1,5 @@
 // Recurrent layers over the rows of sequences: a causal convolution, the gated delta rule with the norm after it, and selective
-// state spaces. Each sequence has a slot with a state, which is read and written in place. A sequence whose first row has position 0 begins
+// state spaces of Mamba 1 and 2. Each sequence has a slot with a state, which is read and written in place. A sequence whose first row has position 0 begins
 // with a state of zeros, so that slots need no initialization. The largest slot number is no slot: its state is not kept.
 #include "faults.cuh"
 #include "lanes.cuh"
@@ -13,9 +13,15 @@ struct Rows {
     // True if the slot holds a state, and true if the sequence continues from it.
     bool has_slot, continues;
 
+    // Bounds that do not fit in `rows` rows are reported; the sequence then has no rows.
     __device__ __forceinline__ Rows(const unsigned int *rows_of, const unsigned int *slot_of,
-                                    const unsigned int *position_of, unsigned int sequence, unsigned int slots)
+                                    const unsigned int *position_of, unsigned int sequence, unsigned int slots,
+                                    unsigned int rows)
         : first(rows_of[sequence]), end(rows_of[sequence + 1]), slot(slot_of[sequence]) {
+        if (!is_within(end, (uint64_t)rows + 1, CANDLE_FAULT_SEQUENCE) ||
+            !is_within(first, (uint64_t)end + 1, CANDLE_FAULT_SEQUENCE)) {
+            first = end = 0;
+        }
         has_slot = names_element(slot, slots, CANDLE_FAULT_CACHE);
         continues = has_slot && first < end && position_of[first] > 0;
     }
@@ -28,8 +34,8 @@ template <typename T>
 __device__ __forceinline__ void causal_conv(const T *x, const float *weight, const float *bias,
                                             const unsigned int *rows_of, const unsigned int *slot_of,
                                             const unsigned int *position_of, T *states, T *out,
-                                            const unsigned int channels, const unsigned int slots,
-                                            const size_t x_stride) {
+                                            const unsigned int row_count, const unsigned int channels,
+                                            const unsigned int slots, const size_t x_stride) {
     constexpr unsigned int KEPT = CANDLE_CONV_WIDTH - 1;
     const unsigned int channel = blockIdx.x * blockDim.x + threadIdx.x;
     if (channel >= channels) {
@@ -41,7 +47,7 @@ __device__ __forceinline__ void causal_conv(const T *x, const float *weight, con
         weights[j] = weight[(size_t)channel * CANDLE_CONV_WIDTH + j];
     }
     const float summand = bias ? bias[channel] : 0.0f;
-    const Rows rows(rows_of, slot_of, position_of, blockIdx.y, slots);
+    const Rows rows(rows_of, slot_of, position_of, blockIdx.y, slots, row_count);
     const auto input = [&](unsigned int row) INLINE { return x[row * x_stride + channel]; };
     unsigned int from = rows.first + blockIdx.z * CANDLE_CONV_ROWS;
     for (; from < rows.end; from += gridDim.z * CANDLE_CONV_ROWS) {
@@ -104,12 +110,12 @@ template <typename T> struct HeadOperands {
     const unsigned int *rows_of, *slot_of, *position_of;
     float *states;
     T *out;
-    unsigned int key_heads, value_heads, value_width, slots, a_stride, z_stride;
+    unsigned int rows, key_heads, value_heads, value_width, slots, a_stride, z_stride;
 };
 
 // Gated delta rule: a key and its value replace what the state has for the key. The results are normalized.
 template <typename T> struct DeltaRule {
-    static constexpr bool IS_DELTA = true;
+    static constexpr bool IS_DELTA = true, STEPS_OF_ELEMENTS = false;
     const T *b, *norm;
     float eps;
     unsigned int b_stride;
@@ -121,15 +127,16 @@ template <typename T> struct DeltaRule {
     __device__ __forceinline__ float weight(float) const { return sigmoid((float)*b); }
 };
 
-// Selective state space: a key and its value are added to the state, times the step.
-struct SelectiveRule {
-    static constexpr bool IS_DELTA = false;
+// Selective state space: a key and its value are added to the state, times the step. In Mamba 1, each element of a value has a
+// step and a factor of its own, and each element of the state a rate.
+template <bool IS_MAMBA1> struct SelectiveRule {
+    static constexpr bool IS_DELTA = false, STEPS_OF_ELEMENTS = IS_MAMBA1;
     const float *skip;
     float min_step, max_step;
     // Factor of the values in the results.
     float value_factor;
 
-    __device__ __forceinline__ void begin(unsigned int, unsigned int head) { value_factor = skip[head]; }
+    __device__ __forceinline__ void begin(unsigned int, unsigned int place) { value_factor = skip[place]; }
     __device__ __forceinline__ void advance(unsigned int) {}
     __device__ __forceinline__ float limited(float step) const {
         // NaN stays NaN.
@@ -156,7 +163,8 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
     typedef Pack<float, 4> S;
     constexpr unsigned int KEY_WIDTH = PACKS * 4 * LANES_OF_COLUMN;
     const unsigned int value_heads = operands.value_heads, value_width = operands.value_width;
-    const Rows rows(operands.rows_of, operands.slot_of, operands.position_of, blockIdx.y, operands.slots);
+    const Rows rows(operands.rows_of, operands.slot_of, operands.position_of, blockIdx.y, operands.slots,
+                    operands.rows);
     if (rows.first >= rows.end) {
         return;
     }
@@ -184,9 +192,24 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
     const T *query = operands.qkv + (size_t)rows.first * channels + key_head * KEY_WIDTH + lane * 4;
     const T *key_at = query + keys;
     const T *value_at = operands.qkv + (size_t)rows.first * channels + 2 * keys + head * value_width + column;
-    // A thread computes the factors of a row.
-    const T *a = operands.a + (size_t)(rows.first + threadIdx.x) * operands.a_stride + head;
-    rule.begin(rows.first + threadIdx.x, head);
+    // The place of a step among those of a row. A thread computes the factors of a row for all threads, unless they differ.
+    constexpr bool STEPS_OF_ELEMENTS = Rule::STEPS_OF_ELEMENTS;
+    const unsigned int place = STEPS_OF_ELEMENTS ? head * value_width + column : head;
+    const unsigned int step_row = rows.first + (STEPS_OF_ELEMENTS ? 0 : threadIdx.x);
+    const T *a = operands.a + (size_t)step_row * operands.a_stride + place;
+    const float dt_bias = operands.dt_bias[place];
+    rule.begin(step_row, place);
+    const auto step_at = [&](const T *at) INLINE {
+        const float input = (float)*at + dt_bias;
+        return rule.limited(input > 20.0f ? input : logf(1.0f + exponential(input)));
+    };
+    S rates[STEPS_OF_ELEMENTS ? PACKS : 1];
+    if constexpr (STEPS_OF_ELEMENTS) {
+#pragma unroll
+        for (unsigned int p = 0; p < PACKS; ++p) {
+            rates[p] = S::read(operands.rate + (size_t)place * KEY_WIDTH + lane * 4 + p * DISTANCE);
+        }
+    }
     // LANES threads share a row of the norm. Without one, the first thread of a column writes its results.
     const unsigned int first_element = Rule::IS_DELTA ? threadIdx.x % LANES : column;
     const unsigned int first_row = Rule::IS_DELTA ? threadIdx.x / LANES : 0;
@@ -195,15 +218,24 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
     T *out = operands.out + (size_t)(rows.first + first_row) * values + head * value_width + first_element;
     for (unsigned int left = rows.end - rows.first; left > 0; left -= min(left, CANDLE_DELTA_ROWS)) {
         const unsigned int count = min(left, CANDLE_DELTA_ROWS);
-        if (threadIdx.x < count) {
-            const float input = (float)*a + operands.dt_bias[head];
-            const float step = rule.limited(input > 20.0f ? input : logf(1.0f + exponential(input)));
-            factors[threadIdx.x] = {exponential(operands.rate[head] * step), rule.weight(step)};
+        if constexpr (!STEPS_OF_ELEMENTS) {
+            if (threadIdx.x < count) {
+                const float step = step_at(a);
+                factors[threadIdx.x] = {exponential(operands.rate[head] * step), rule.weight(step)};
+            }
+            __syncthreads();
         }
-        __syncthreads();
 #pragma unroll 1
         for (unsigned int index = 0; index < count; ++index) {
-            const float value = (float)*value_at, decay = factors[index].decay, weight = factors[index].weight;
+            const float value = (float)*value_at;
+            float decay = 1.0f, weight;
+            if constexpr (STEPS_OF_ELEMENTS) {
+                weight = step_at(a);
+                a += operands.a_stride;
+            } else {
+                decay = factors[index].decay;
+                weight = factors[index].weight;
+            }
             P key[PACKS];
             float state_key = 0, state_query = 0, key_query = 0, key_key = 0, query_query = 0;
 #pragma unroll
@@ -212,7 +244,12 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
                 key[p] = P::read(key_at + p * DISTANCE);
 #pragma unroll
                 for (unsigned int j = 0; j < 4; ++j) {
-                    const float q = (float)queries[j], k = (float)key[p][j], s = state[p][j];
+                    const float q = (float)queries[j], k = (float)key[p][j];
+                    float s = state[p][j];
+                    if constexpr (STEPS_OF_ELEMENTS) {
+                        s *= exponential(rates[p][j] * weight);
+                        state[p].set(j, s);
+                    }
                     state_query += s * q;
                     key_query += k * q;
                     if constexpr (Rule::IS_DELTA) {
@@ -239,8 +276,9 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
                 added = value * weight;
                 const float result = decay * sum_of_column(state_query) + added * sum_of_column(key_query);
                 if (lane == 0) {
-                    const float gate = (float)*gates;
-                    *out = (T)((result + rule.value_factor * value) * (gate * sigmoid(gate)));
+                    const float gate = operands.z ? (float)*gates : 0.0f;
+                    const float factor = operands.z ? gate * sigmoid(gate) : 1.0f;
+                    *out = (T)((result + rule.value_factor * value) * factor);
                 }
                 gates += operands.z_stride;
                 out += values;
@@ -256,7 +294,9 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
             key_at += channels;
             value_at += channels;
         }
-        __syncthreads();
+        if constexpr (!STEPS_OF_ELEMENTS) {
+            __syncthreads();
+        }
         if constexpr (Rule::IS_DELTA) {
             const T *gate_at = gates;
             T *to = out;
@@ -281,8 +321,10 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
             out += (size_t)CANDLE_DELTA_ROWS * values;
             __syncthreads();
         }
-        a += (size_t)CANDLE_DELTA_ROWS * operands.a_stride;
-        rule.advance(CANDLE_DELTA_ROWS);
+        if constexpr (!STEPS_OF_ELEMENTS) {
+            a += (size_t)CANDLE_DELTA_ROWS * operands.a_stride;
+            rule.advance(CANDLE_DELTA_ROWS);
+        }
     }
     if (rows.has_slot) {
 #pragma unroll
@@ -308,37 +350,42 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
     }
 }
 
+// Parameters of both recurrences, of which each reads those that it has.
+#define HEAD_PARAMETERS(T)                                                                                             \
+    const T *qkv, const T *a, const T *b, const T *z, const float *rate, const float *dt_bias, const T *norm,          \
+        const float *skip, const unsigned int *rows_of, const unsigned int *slot_of, const unsigned int *position_of,  \
+        float *states, T *out, const unsigned int rows, const unsigned int key_heads, const unsigned int value_heads,  \
+        const unsigned int key_width, const unsigned int value_width, const unsigned int slots, const float eps,       \
+        const float min_step, const float max_step, const unsigned int a_stride, const unsigned int b_stride,          \
+        const unsigned int z_stride, const bool is_mamba1
+#define HEAD_OPERANDS(T)                                                                                               \
+    HeadOperands<T> {                                                                                                  \
+        qkv, a, z, rate, dt_bias, rows_of, slot_of, position_of, states, out, rows, key_heads, value_heads,            \
+            value_width, slots, a_stride, z_stride                                                                     \
+    }
+
 #define RECURRENT_OPS(T, NAME)                                                                                         \
     extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) causal_conv_##NAME(                                     \
         const T *x, const float *weight, const float *bias, const unsigned int *rows_of, const unsigned int *slot_of,  \
-        const unsigned int *position_of, T *states, T *out, const unsigned int channels, const unsigned int slots,     \
-        const size_t x_stride) {                                                                                       \
-        causal_conv(x, weight, bias, rows_of, slot_of, position_of, states, out, channels, slots, x_stride);           \
+        const unsigned int *position_of, T *states, T *out, const unsigned int rows, const unsigned int channels,      \
+        const unsigned int slots, const size_t x_stride) {                                                             \
+        causal_conv(x, weight, bias, rows_of, slot_of, position_of, states, out, rows, channels, slots, x_stride);     \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(CANDLE_DELTA_BLOCK) gated_delta_##NAME(                               \
-        const T *qkv, const T *a, const T *b, const T *z, const float *rate, const float *dt_bias, const T *norm,      \
-        const unsigned int *rows_of, const unsigned int *slot_of, const unsigned int *position_of, float *states,      \
-        T *out, const unsigned int key_heads, const unsigned int value_heads, const unsigned int key_width,            \
-        const unsigned int value_width, const unsigned int slots, const float eps, const unsigned int a_stride,        \
-        const unsigned int b_stride, const unsigned int z_stride) {                                                    \
+    extern "C" __global__ void __launch_bounds__(CANDLE_DELTA_BLOCK) gated_delta_##NAME(HEAD_PARAMETERS(T)) {          \
         __shared__ float results[CANDLE_DELTA_ROWS][CANDLE_DELTA_WIDTH];                                               \
         __shared__ RowFactors factors[CANDLE_DELTA_ROWS];                                                              \
-        const HeadOperands<T> operands = {qkv,         a,      z,   rate,      dt_bias,     rows_of,     slot_of,       \
-                                          position_of, states, out, key_heads, value_heads, value_width, slots,         \
-                                          a_stride,    z_stride};                                                      \
+        const HeadOperands<T> operands = HEAD_OPERANDS(T);                                                             \
         recurrent_heads(operands, DeltaRule<T>{b, norm, eps, b_stride, results}, factors, key_width);                  \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(CANDLE_DELTA_BLOCK) selective_scan_##NAME(                            \
-        const T *qkv, const T *a, const T *z, const float *rate, const float *dt_bias, const float *skip,              \
-        const unsigned int *rows_of, const unsigned int *slot_of, const unsigned int *position_of, float *states,      \
-        T *out, const unsigned int key_heads, const unsigned int value_heads, const unsigned int key_width,            \
-        const unsigned int value_width, const unsigned int slots, const float min_step, const float max_step,          \
-        const unsigned int a_stride, const unsigned int z_stride) {                                                    \
+    extern "C" __global__ void __launch_bounds__(CANDLE_DELTA_BLOCK) selective_scan_##NAME(HEAD_PARAMETERS(T)) {       \
         __shared__ RowFactors factors[CANDLE_DELTA_ROWS];                                                              \
-        const HeadOperands<T> operands = {qkv,         a,      z,   rate,      dt_bias,     rows_of,     slot_of,       \
-                                          position_of, states, out, key_heads, value_heads, value_width, slots,         \
-                                          a_stride,    z_stride};                                                      \
-        recurrent_heads(operands, SelectiveRule{skip, min_step, max_step, 0.0f}, factors, key_width);                  \
+        const HeadOperands<T> operands = HEAD_OPERANDS(T);                                                             \
+        if (is_mamba1) {                                                                                               \
+            recurrent_heads<CANDLE_MAMBA1_WIDTH / (4 * LANES_OF_COLUMN)>(                                              \
+                operands, SelectiveRule<true>{skip, min_step, max_step, 0.0f}, factors);                               \
+        } else {                                                                                                       \
+            recurrent_heads(operands, SelectiveRule<false>{skip, min_step, max_step, 0.0f}, factors, key_width);       \
+        }                                                                                                              \
     }
 RECURRENT_OPS(__nv_bfloat16, bf16)
 RECURRENT_OPS(__half, f16)

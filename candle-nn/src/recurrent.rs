@@ -1,6 +1,6 @@
 //! Fused operations of recurrent layers, over the rows of several sequences: a causal convolution, the gated delta rule, and
-//! the selective state space of Mamba 2. They take one launch each on ROCm. On other devices, and for operands that have no kernel, they consist of separate
-//! operations with the same results up to rounding.
+//! the selective state spaces of Mamba 1 and 2. They take one launch each on ROCm. On other devices, and for operands that
+//! have no kernel, they consist of separate operations with the same results up to rounding.
 //!
 //! Each sequence has a slot with a state, which is updated in place.
 use crate::ops::{rms_norm, sigmoid};
@@ -99,8 +99,9 @@ impl CausalConv<'_> {
     /// Returns the results (rows, channels), and updates the states.
     ///
     /// # Errors
-    /// If shapes, dtypes or devices do not match. A slot out of range returns an error on the CPU. On a GPU, the next call
-    /// that waits for the device does; the sequence then begins with a state of zeros, which is not kept.
+    /// If shapes, dtypes or devices do not match. Rows and slots out of range return an error on the CPU. On a GPU, the next
+    /// call that waits for the device does; such rows are not computed, and without a slot, a sequence begins with a state of
+    /// zeros, which is not kept.
     pub fn forward(&self) -> Result<Tensor> {
         #[cfg(feature = "rocm")]
         if let Some(out) = crate::rocm::causal_conv(self)? {
@@ -233,11 +234,13 @@ impl HeadSizes {
     }
 
     /// Returns S q of each row, (1, value heads, value width), where S ← decay · S + change kᵀ, and updates the states.
-    /// `change` receives the row and S k before the addition.
+    /// `decay` receives the row and returns factors that are broadcast to S. `change` receives the row and S k before the
+    /// addition.
     fn recur(
         &self,
         (sequences, states): (Vec<Sequence>, &Tensor),
-        [q, k, decay]: [&Tensor; 3],
+        [q, k]: [&Tensor; 2],
+        decay: impl Fn(usize) -> Result<Tensor>,
         change: impl Fn(usize, &dyn Fn() -> Result<Tensor>) -> Result<Tensor>,
     ) -> Result<Vec<Tensor>> {
         let Self { value_heads, key_width, value_width, .. } = *self;
@@ -249,7 +252,7 @@ impl HeadSizes {
             };
             for row in first..first + rows {
                 let (q, k) = (q.get(row)?.unsqueeze(1)?, k.get(row)?.unsqueeze(1)?);
-                state = state.broadcast_mul(&decay.get(row)?.reshape((value_heads, 1, 1))?)?;
+                state = state.broadcast_mul(&decay(row)?)?;
                 let change = change(row, &|| state.broadcast_mul(&k)?.sum(D::Minus1))?;
                 state = (state + change.unsqueeze(2)?.broadcast_mul(&k)?)?;
                 out.push(state.broadcast_mul(&q)?.sum(D::Minus1)?.unsqueeze(0)?);
@@ -306,7 +309,8 @@ impl GatedDelta<'_> {
             (v.get(row)? - known()?)?.broadcast_mul(&beta.get(row)?.unsqueeze(1)?)
         };
         let sequences = self.sequences.read("gated-delta", slots)?;
-        let out = sizes.recur((sequences, self.states), [&q, &k, &decay], change)?;
+        let decay = |row| decay.get(row)?.reshape((value_heads, 1, 1));
+        let out = sizes.recur((sequences, self.states), [&q, &k], decay, change)?;
         let width = value_heads * value_width;
         if out.is_empty() {
             return Tensor::zeros((rows, width), dtype, self.qkv.device());
@@ -335,25 +339,30 @@ impl GatedDelta<'_> {
     }
 }
 
-/// Selective state space of Mamba 2 (Dao and Gu, "Transformers are SSMs"), and the gates of its results.
+/// Selective state space of Mamba 2 (Dao and Gu, "Transformers are SSMs") or Mamba 1 (Gu and Dao, "Mamba"), and the gates of
+/// its results.
 ///
 /// Each head of values x has a matrix S as state. For each row, with the step Δ = softplus(a + dt_bias) within limits:
 ///
 /// S ← exp(rate · Δ) · S + Δ x Bᵀ. The result is (S C + skip · x) · silu(z).
+///
+/// In Mamba 2, each head has a step, a rate and a factor `skip`. In Mamba 1, each element of x has a step and a factor, and each
+/// element of S a rate; its division into heads is arbitrary, and all of them share one of B and C.
 #[derive(Clone, Copy)]
 pub struct SelectiveScan<'a> {
     /// Heads of C, B and x (rows, 2 · key heads · key width + value heads · value width): what are queries, keys and values in
     /// linear attention. Several consecutive heads of x share one of B and C.
     pub qkv: &'a Tensor,
-    /// Inputs of the step (rows, value heads). Rows of this and the next may be strided.
+    /// Inputs of the steps (rows, steps), of which there is one for each head or each element of x. Rows of this and the next
+    /// may be strided.
     pub a: &'a Tensor,
-    /// Inputs of the gate (rows, value heads · value width).
-    pub z: &'a Tensor,
-    /// Negative factor of the decay's exponent, f32 (value heads).
+    /// Inputs of the gate (rows, value heads · value width), if there is one.
+    pub z: Option<&'a Tensor>,
+    /// Negative factor of the decay's exponent, f32 (value heads) in Mamba 2, (value heads, value width, key width) in Mamba 1.
     pub rate: &'a Tensor,
-    /// Summand of `a`, f32 (value heads).
+    /// Summand of `a`, f32 (steps).
     pub dt_bias: &'a Tensor,
-    /// Factor of x in the results, f32 (value heads).
+    /// Factor of x in the results, f32 (steps).
     pub skip: &'a Tensor,
     /// Least and largest step.
     pub step_limits: [f32; 2],
@@ -382,34 +391,50 @@ impl SelectiveScan<'_> {
     /// See [`Self::forward`].
     pub fn forward_separately(&self) -> Result<Tensor> {
         let sizes = self.sizes()?;
-        let HeadSizes { rows, value_heads, value_width, slots, .. } = sizes;
+        let HeadSizes { rows, value_heads, value_width, key_width, slots, .. } = sizes;
         let (dtype, width) = (self.qkv.dtype(), value_heads * value_width);
         let [q, k, v] = sizes.split(self.qkv)?;
         let [least, largest] = self.step_limits;
+        // Steps of a head, and rates of a step.
+        let (steps, rates) = if self.is_mamba1() { (value_width, key_width) } else { (1, 1) };
         let step = softplus(&exact(self.a)?.broadcast_add(self.dt_bias)?)?.clamp(least, largest)?;
-        let decay = step.broadcast_mul(self.rate)?.exp()?;
-        let added = v.broadcast_mul(&step.unsqueeze(2)?)?;
+        let step = step.reshape((rows, value_heads, steps))?;
+        let rate = self.rate.reshape((value_heads, steps, rates))?;
+        let decay = |row| step.get(row)?.unsqueeze(2)?.broadcast_mul(&rate)?.exp();
+        let added = v.broadcast_mul(&step)?;
         let sequences = self.sequences.read("selective-scan", slots)?;
-        let out = sizes.recur((sequences, self.states), [&q, &k, &decay], |row, _| added.get(row))?;
+        let out = sizes.recur((sequences, self.states), [&q, &k], decay, |row, _| added.get(row))?;
         if out.is_empty() {
             return Tensor::zeros((rows, width), dtype, self.qkv.device());
         }
-        let skipped = v.broadcast_mul(&self.skip.unsqueeze(1)?)?;
+        let skipped = v.broadcast_mul(&self.skip.reshape((value_heads, steps))?)?;
         let out = (Tensor::cat(&out, 0)? + skipped)?.reshape((rows, width))?;
-        (out * exact(self.z)?.silu()?)?.to_dtype(dtype)
+        match self.z {
+            Some(z) => (out * exact(z)?.silu()?)?.to_dtype(dtype),
+            None => out.to_dtype(dtype),
+        }
+    }
+
+    /// Returns true if each element of x has a step.
+    pub(crate) fn is_mamba1(&self) -> bool {
+        self.rate.rank() == 3
     }
 
     /// Checks all shapes.
     pub(crate) fn sizes(&self) -> Result<HeadSizes> {
         let (sizes, are_heads) = HeadSizes::of(self.qkv, self.states)?;
-        let HeadSizes { rows, value_heads, value_width, .. } = sizes;
-        let floats = [self.rate, self.dt_bias, self.skip];
-        let are_floats = floats.iter().all(|x| x.dims() == [value_heads] && x.dtype() == DType::F32);
+        let HeadSizes { rows, key_heads, value_heads, key_width, value_width, .. } = sizes;
+        let (steps, rates) = match self.is_mamba1() {
+            true => (value_heads * value_width, vec![value_heads, value_width, key_width]),
+            false => (value_heads, vec![value_heads]),
+        };
+        let are_floats = [self.rate, self.dt_bias, self.skip].iter().all(|x| x.dtype() == DType::F32);
+        let have_steps = [self.dt_bias, self.skip].iter().all(|x| x.dims() == [steps]);
         let matches = [
-            ("qkv", are_heads),
-            ("a", self.a.dims() == [rows, value_heads]),
-            ("z", self.z.dims() == [rows, value_heads * value_width]),
-            ("rate, dt_bias or skip", are_floats),
+            ("qkv", are_heads && (key_heads == 1 || !self.is_mamba1())),
+            ("a", self.a.dims() == [rows, steps]),
+            ("z", self.z.is_none_or(|z| z.dims() == [rows, value_heads * value_width])),
+            ("rate, dt_bias or skip", are_floats && have_steps && self.rate.dims() == rates),
             ("dtype of states", self.states.dtype() == DType::F32 && self.states.is_contiguous()),
             ("sequences", self.sequences.match_rows(rows)),
         ];

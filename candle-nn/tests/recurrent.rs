@@ -176,7 +176,7 @@ fn selective_scans_of_all_widths() {
             let cpu = Batch::new(shares, &Device::Cpu);
             let all = [&qkv, &a, &z, &rate, &dt_bias, &skip, &states].map(wide);
             let scan = |[qkv, a, z, rate, dt_bias, skip, states]: [&Tensor; 7], batch: &Batch| {
-                let (step_limits, sequences) = ([0.1, 2.0], batch.sequences());
+                let (z, step_limits, sequences) = (Some(z), [0.1, 2.0], batch.sequences());
                 let scan = SelectiveScan { qkv, a, z, rate, dt_bias, skip, step_limits, states, sequences };
                 scan.forward().unwrap()
             };
@@ -186,6 +186,59 @@ fn selective_scans_of_all_widths() {
             assert_eq!(got.dtype(), dtype);
             assert_close(&got, &expected, tolerance(dtype), &what);
             assert_close(&states, &all[6].to_dtype(DType::F64).unwrap(), 2e-5, &format!("{what}: states"));
+        }
+    }
+}
+
+/// Mamba 1, in which each element has a step: sizes with and without a kernel, with and without gates.
+#[test]
+fn selective_scans_with_a_step_for_each_element() {
+    let device = rocm();
+    for dtype in DTYPES {
+        for (heads, key_width, value_width, has_gates, shares) in [
+            (1, 16, 8, true, MIXED),
+            (3, 16, 32, false, MIXED),
+            (1, 16, 128, true, &MIXED[..6]),
+            (2, 32, 8, true, &MIXED[..5]),
+            (2, 16, 5, false, &MIXED[..5]),
+        ] {
+            let batch = Batch::new(shares, &device);
+            let (rows, width) = (batch.count(), heads * value_width);
+            let on_device =
+                |dims: &[usize], dtype, limit| tensor(dims, dtype, limit).to_device(&device).unwrap();
+            let qkv = on_device(&[rows, 2 * key_width + width], dtype, 1.3);
+            let a = (strided(rows, width, dtype, &device) * 4.0).unwrap();
+            let z = strided(rows, width, dtype, &device);
+            let rate = on_device(&[heads, value_width, key_width], DType::F32, 0.9).abs().unwrap();
+            let rate = rate.neg().unwrap();
+            let of_steps = |limit| on_device(&[width], DType::F32, limit);
+            let (dt_bias, skip) = (of_steps(0.5), of_steps(1.1));
+            let states = on_device(&[SLOTS, heads, value_width, key_width], DType::F32, 0.4);
+            let cpu = Batch::new(shares, &Device::Cpu);
+            let all = [&qkv, &a, &z, &rate, &dt_bias, &skip, &states].map(wide);
+            let scan = |[qkv, a, z, rate, dt_bias, skip, states]: [&Tensor; 7], batch: &Batch| {
+                let (step_limits, sequences) = ([0.0, f32::INFINITY], batch.sequences());
+                let z = has_gates.then_some(z);
+                let scan = SelectiveScan { qkv, a, z, rate, dt_bias, skip, step_limits, states, sequences };
+                scan.forward().unwrap()
+            };
+            let got = scan([&qkv, &a, &z, &rate, &dt_bias, &skip, &states], &batch);
+            let expected = scan(all.each_ref(), &cpu);
+            let what = format!("{dtype:?} {heads} {key_width} {value_width}");
+            assert_eq!(got.dtype(), dtype);
+            assert_close(&got, &expected, tolerance(dtype), &what);
+            assert_close(&states, &all[6].to_dtype(DType::F64).unwrap(), 2e-5, &format!("{what}: states"));
+            // The definition, for the first sequence that begins, whose only row is row 0.
+            let first = |tensor: &Tensor| values(&tensor.get(0).unwrap());
+            let [qkv, a, z] = [&all[0], &all[1], &all[2]].map(first);
+            let [dt_bias, skip] = [&all[4], &all[5]].map(values);
+            for (place, got) in first(&expected).into_iter().enumerate() {
+                let (x, step) = (qkv[2 * key_width + place], (a[place] + dt_bias[place]).exp().ln_1p());
+                let product: f64 = (0..key_width).map(|k| qkv[k] * qkv[key_width + k]).sum();
+                let gate = if has_gates { z[place] / (1.0 + (-z[place]).exp()) } else { 1.0 };
+                let wanted = (step * x * product + skip[place] * x) * gate;
+                assert!((got - wanted).abs() < 1e-4, "{what}: {got} instead of {wanted}");
+            }
         }
     }
 }
@@ -213,7 +266,7 @@ fn rows_one_by_one_equal_all_rows_at_once() {
             let (qkv, rate, dt_bias, norm, states) = (&conv, &rate, &dt_bias, &norm, &states);
             let delta = GatedDelta { qkv, a, b: a, z, rate, dt_bias, norm, eps: 1e-6, states, sequences };
             out.push(delta.forward().unwrap());
-            let (skip, step_limits, states) = (rate, [0.0, f32::INFINITY], &scanned_states);
+            let (z, skip, step_limits, states) = (Some(z), rate, [0.0, f32::INFINITY], &scanned_states);
             let scan = SelectiveScan { qkv, a, z, rate, dt_bias, skip, step_limits, states, sequences };
             scanned.push(scan.forward().unwrap());
             first += rows;
@@ -258,7 +311,7 @@ fn operands_that_do_not_match_are_rejected() {
         let halves = zeros(&[1, 2, 8, 16], DType::F16);
         assert!(delta(&[3, 48], &halves, &[8], &[3, 16]).contains("gated-delta: dtype of states"));
         let scan = |qkv: &[usize], a: &[usize], skip: &[usize]| {
-            let (qkv, a, z, rate) = (&floats(qkv), &floats(a), &floats(&[3, 16]), &floats(&[2]));
+            let (qkv, a, z, rate) = (&floats(qkv), &floats(a), Some(&floats(&[3, 16])), &floats(&[2]));
             let (dt_bias, skip, states, sequences) = (rate, &floats(skip), &states, batch.sequences());
             let step_limits = [0.0, f32::INFINITY];
             let scan = SelectiveScan { qkv, a, z, rate, dt_bias, skip, step_limits, states, sequences };
@@ -267,6 +320,16 @@ fn operands_that_do_not_match_are_rejected() {
         assert!(scan(&[3, 47], &[3, 2], &[2]).contains("selective-scan: qkv"));
         assert!(scan(&[3, 48], &[3, 1], &[2]).contains("selective-scan: a"));
         assert!(scan(&[3, 48], &[3, 2], &[1]).contains("selective-scan: rate, dt_bias or skip"));
+        let mamba1 = |qkv: &[usize], a: &[usize], rate: &[usize]| {
+            let (qkv, a, rate, skip) = (&floats(qkv), &floats(a), &floats(rate), &floats(&[16]));
+            let (z, dt_bias, states, sequences) = (None, skip, &states, batch.sequences());
+            let step_limits = [0.0, f32::INFINITY];
+            let scan = SelectiveScan { qkv, a, z, rate, dt_bias, skip, step_limits, states, sequences };
+            scan.forward().unwrap_err().to_string()
+        };
+        assert!(mamba1(&[3, 80], &[3, 16], &[2, 8, 16]).contains("selective-scan: qkv"));
+        assert!(mamba1(&[3, 48], &[3, 2], &[2, 8, 16]).contains("selective-scan: a"));
+        assert!(mamba1(&[3, 48], &[3, 16], &[2, 8, 8]).contains("selective-scan: rate, dt_bias or skip"));
         // A slot out of range.
         let beyond = Batch::new(&[(3, 0, 2)], &device);
         let (x, weight, states) = (floats(&[3, 8]), floats(&[8, 4]), floats(&[2, 3, 8]));
@@ -274,5 +337,32 @@ fn operands_that_do_not_match_are_rejected() {
         let conv = CausalConv { x: &x, weight: &weight, bias, states: &states, sequences };
         let error = conv.forward().and_then(|_| device.synchronize()).unwrap_err().to_string();
         assert!(error.contains("2"), "{error}");
+    }
+}
+
+/// Bounds of sequences that do not fit in the rows are reported, and the other sequences are computed.
+#[test]
+fn rows_out_of_range_are_reported() {
+    for device in [Device::Cpu, rocm_alone()] {
+        let floats = |dims: &[usize]| Tensor::ones(dims, DType::F32, &device).unwrap();
+        let (x, weight, inputs) = (&floats(&[3, 48]), &floats(&[48, 4]), floats(&[2, 3, 48]));
+        let (qkv, a, z) = (x, &floats(&[3, 2]), &floats(&[3, 16]));
+        let (rate, norm, states) = (&floats(&[2]), &floats(&[8]), floats(&[2, 2, 8, 16]));
+        for (bounds, index) in [([0u32, 1, 4], "4"), ([0, 2, 1], "2"), ([u32::MAX, 2, 3], "4294967295")] {
+            let mut batch = Batch::new(&[(1, 0, 0), (2, 0, 1)], &device);
+            batch.rows = Tensor::new(&bounds, &device).unwrap();
+            let sequences = batch.sequences();
+            let conv = CausalConv { x, weight, bias: None, states: &inputs, sequences };
+            let (dt_bias, b, states) = (rate, a, &states);
+            let delta = GatedDelta { qkv, a, b, z, rate, dt_bias, norm, eps: 1e-6, states, sequences };
+            let (z, skip, step_limits) = (Some(z), rate, [0.0, f32::INFINITY]);
+            let scan = SelectiveScan { qkv, a, z, rate, dt_bias, skip, step_limits, states, sequences };
+            let compute: [&dyn Fn() -> candle::Result<Tensor>; 3] =
+                [&|| conv.forward(), &|| delta.forward(), &|| scan.forward()];
+            for compute in compute {
+                let error = compute().and_then(|_| device.synchronize()).unwrap_err().to_string();
+                assert!(error.contains(index), "{bounds:?}: {error}");
+            }
+        }
     }
 }

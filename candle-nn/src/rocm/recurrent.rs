@@ -5,7 +5,8 @@ use crate::recurrent::{self, ConvSizes, HeadSizes, Sequences};
 use candle::backend::BackendStorage;
 use candle::op::BackpropOp;
 use candle::rocm::hip_kernels::contract::{
-    CausalConv, GatedDelta, SelectiveScan, BLOCK, CONV_ROWS, CONV_WIDTH, DELTA_LANES, DELTA_WIDTH,
+    CausalConv, RecurrentHeads, RecurrentHeadsRule, BLOCK, CONV_ROWS, CONV_WIDTH, DELTA_LANES, DELTA_WIDTH,
+    MAMBA1_WIDTH,
 };
 use candle::rocm::{element, DevicePtr, LaunchConfig, RocmStorage};
 use candle::{DType, Result, Storage, Tensor};
@@ -61,32 +62,113 @@ pub fn causal_conv(op: &recurrent::CausalConv) -> Result<Option<Tensor>> {
         position_of,
         states,
         out: output(&dst)?,
+        rows: count(OP, rows)?,
         channels: count(OP, channels)?,
         slots: count(OP, slots)?,
         x_stride,
     };
-    // SAFETY: the operands were checked against their buffers for these sizes, and the kernel checks the slots.
+    // SAFETY: the operands were checked against their buffers for these sizes, and the kernel checks rows and slots.
     unsafe { first.device().launch(kernel, config, &arguments)? };
     Ok(Some(Tensor::from_storage(Storage::Rocm(dst), (rows, channels), BackpropOp::none(), false)))
 }
 
-impl HeadSizes {
-    /// Returns true if there is code for these heads, in so many sequences.
-    fn have_kernel(&self, sequences: usize) -> bool {
-        KEY_WIDTHS.contains(&self.key_width)
-            && self.value_width.is_multiple_of(VALUE_COLUMNS)
-            && self.value_width <= DELTA_WIDTH
-            && self.rows > 0
-            && (1..=MAX_GRID).contains(&sequences)
+/// Operands of a recurrence over heads. A rule has only some of the optional ones.
+struct Heads<'a> {
+    rule: RecurrentHeadsRule,
+    sizes: HeadSizes,
+    qkv: &'a Tensor,
+    a: &'a Tensor,
+    b: Option<&'a Tensor>,
+    z: Option<&'a Tensor>,
+    rate: &'a Tensor,
+    dt_bias: &'a Tensor,
+    norm: Option<&'a Tensor>,
+    skip: Option<&'a Tensor>,
+    eps: f32,
+    step_limits: [f32; 2],
+    is_mamba1: bool,
+    states: &'a Tensor,
+    sequences: Sequences<'a>,
+}
+
+impl Heads<'_> {
+    /// Returns true if there is code for these sizes.
+    fn have_kernel(&self) -> bool {
+        let HeadSizes { rows, key_width, value_width, .. } = self.sizes;
+        let has_keys =
+            if self.is_mamba1 { key_width == MAMBA1_WIDTH } else { KEY_WIDTHS.contains(&key_width) };
+        has_keys
+            && value_width.is_multiple_of(VALUE_COLUMNS)
+            && value_width <= DELTA_WIDTH
+            && rows > 0
+            && (1..=MAX_GRID).contains(&self.sequences.count())
     }
 
-    /// Returns the grid and the workgroups of a kernel.
-    fn launch(&self, op: &'static str, sequences: usize) -> Result<LaunchConfig> {
-        Ok(LaunchConfig {
-            grid: (count(op, self.value_heads)?, sequences as u32, 1),
-            block: ((self.value_width * DELTA_LANES) as u32, 1, 1),
+    /// Computes the results in one launch. Returns `None` if separate operations must be used.
+    fn forward(self, op: &'static str) -> Result<Option<Tensor>> {
+        let HeadSizes { rows, key_heads, value_heads, key_width, value_width, slots } = self.sizes;
+        let qkv = Operand::of(op, "qkv", self.qkv);
+        let Some(first) = qkv.rocm() else { return Ok(None) };
+        let dtype = first.dtype();
+        let kernel = element(dtype).and_then(|dtype| RecurrentHeads::kernel(self.rule, dtype));
+        let Some(kernel) = kernel.filter(|_| self.have_kernel()) else { return Ok(None) };
+        let null = DevicePtr(std::ptr::null_mut());
+        let strided = |name, tensor: Option<&Tensor>| match tensor {
+            Some(tensor) => {
+                let (at, stride) = Operand::of(op, name, tensor).rows(first)?;
+                Ok::<_, candle::Error>((at, count(op, stride)?))
+            }
+            None => Ok((null, 0)),
+        };
+        let ((a, a_stride), (b, b_stride), (z, z_stride)) =
+            (strided("a", Some(self.a))?, strided("b", self.b)?, strided("z", self.z)?);
+        let dense = |name, tensor: Option<&Tensor>, dtype| match tensor {
+            Some(tensor) => Operand::of(op, name, tensor).address(first, dtype),
+            None => Ok(null),
+        };
+        let floats = |name, tensor| dense(name, tensor, DType::F32);
+        let [rows_of, slot_of, position_of] = addresses(op, &self.sequences, first)?;
+        let width = value_heads * value_width;
+        // SAFETY: every element is written by the kernel.
+        let dst = unsafe { RocmStorage::alloc(first.device(), dtype, rows * width, op)? };
+        let config = LaunchConfig {
+            grid: (count(op, value_heads)?, self.sequences.count() as u32, 1),
+            block: ((value_width * DELTA_LANES) as u32, 1, 1),
             lds_bytes: 0,
-        })
+        };
+        let [min_step, max_step] = self.step_limits;
+        let arguments = RecurrentHeads {
+            qkv: qkv.address(first, dtype)?,
+            a,
+            b,
+            z,
+            rate: floats("rate", Some(self.rate))?,
+            dt_bias: floats("dt_bias", Some(self.dt_bias))?,
+            norm: dense("norm", self.norm, dtype)?,
+            skip: floats("skip", self.skip)?,
+            rows_of,
+            slot_of,
+            position_of,
+            states: floats("states", Some(self.states))?,
+            out: output(&dst)?,
+            rows: count(op, rows)?,
+            key_heads: count(op, key_heads)?,
+            value_heads: count(op, value_heads)?,
+            key_width: count(op, key_width)?,
+            value_width: count(op, value_width)?,
+            slots: count(op, slots)?,
+            eps: self.eps,
+            min_step,
+            max_step,
+            a_stride,
+            b_stride,
+            z_stride,
+            is_mamba1: self.is_mamba1,
+        };
+        // SAFETY: the operands were checked against their buffers for these sizes, those that the rule reads are not null, and
+        // the kernel checks rows and slots.
+        unsafe { first.device().launch(kernel, config, &arguments)? };
+        Ok(Some(Tensor::from_storage(Storage::Rocm(dst), (rows, width), BackpropOp::none(), false)))
     }
 }
 
@@ -96,51 +178,24 @@ impl HeadSizes {
 /// # Errors
 /// See [`causal_conv`].
 pub fn gated_delta(op: &recurrent::GatedDelta) -> Result<Option<Tensor>> {
-    const OP: &str = "gated-delta";
-    let sizes = op.sizes()?;
-    let HeadSizes { rows, key_heads, value_heads, key_width, value_width, slots } = sizes;
-    let qkv = Operand::of(OP, "qkv", op.qkv);
-    let Some(first) = qkv.rocm() else { return Ok(None) };
-    let (sequences, dtype) = (op.sequences.count(), first.dtype());
-    let kernel = element(dtype).and_then(GatedDelta::kernel);
-    let Some(kernel) = kernel.filter(|_| sizes.have_kernel(sequences)) else { return Ok(None) };
-    let rows_of_operand = |name, tensor| Operand::of(OP, name, tensor).rows(first);
-    let ((a, a_stride), (b, b_stride), (z, z_stride)) =
-        (rows_of_operand("a", op.a)?, rows_of_operand("b", op.b)?, rows_of_operand("z", op.z)?);
-    let at = |name, tensor: &Tensor, dtype| Operand::of(OP, name, tensor).address(first, dtype);
-    let (rate, dt_bias) = (at("rate", op.rate, DType::F32)?, at("dt_bias", op.dt_bias, DType::F32)?);
-    let (norm, states) = (at("norm", op.norm, dtype)?, at("states", op.states, DType::F32)?);
-    let [rows_of, slot_of, position_of] = addresses(OP, &op.sequences, first)?;
-    let width = value_heads * value_width;
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(first.device(), dtype, rows * width, OP)? };
-    let config = sizes.launch(OP, sequences)?;
-    let arguments = GatedDelta {
-        qkv: qkv.address(first, dtype)?,
-        a,
-        b,
-        z,
-        rate,
-        dt_bias,
-        norm,
-        rows_of,
-        slot_of,
-        position_of,
-        states,
-        out: output(&dst)?,
-        key_heads: count(OP, key_heads)?,
-        value_heads: count(OP, value_heads)?,
-        key_width: count(OP, key_width)?,
-        value_width: count(OP, value_width)?,
-        slots: count(OP, slots)?,
+    let heads = Heads {
+        rule: RecurrentHeadsRule::GatedDelta,
+        sizes: op.sizes()?,
+        qkv: op.qkv,
+        a: op.a,
+        b: Some(op.b),
+        z: Some(op.z),
+        rate: op.rate,
+        dt_bias: op.dt_bias,
+        norm: Some(op.norm),
+        skip: None,
         eps: op.eps,
-        a_stride: count(OP, a_stride)?,
-        b_stride: count(OP, b_stride)?,
-        z_stride: count(OP, z_stride)?,
+        step_limits: [0.0, f32::INFINITY],
+        is_mamba1: false,
+        states: op.states,
+        sequences: op.sequences,
     };
-    // SAFETY: the operands were checked against their buffers for these sizes, and the kernel checks the slots.
-    unsafe { first.device().launch(kernel, config, &arguments)? };
-    Ok(Some(Tensor::from_storage(Storage::Rocm(dst), (rows, width), BackpropOp::none(), false)))
+    heads.forward("gated-delta")
 }
 
 /// Computes [`recurrent::SelectiveScan`] in one launch. Returns `None` if separate operations must be used: on other devices,
@@ -149,48 +204,22 @@ pub fn gated_delta(op: &recurrent::GatedDelta) -> Result<Option<Tensor>> {
 /// # Errors
 /// See [`causal_conv`].
 pub fn selective_scan(op: &recurrent::SelectiveScan) -> Result<Option<Tensor>> {
-    const OP: &str = "selective-scan";
-    let sizes = op.sizes()?;
-    let HeadSizes { rows, key_heads, value_heads, key_width, value_width, slots } = sizes;
-    let qkv = Operand::of(OP, "qkv", op.qkv);
-    let Some(first) = qkv.rocm() else { return Ok(None) };
-    let (sequences, dtype) = (op.sequences.count(), first.dtype());
-    let kernel = element(dtype).and_then(SelectiveScan::kernel);
-    let Some(kernel) = kernel.filter(|_| sizes.have_kernel(sequences)) else { return Ok(None) };
-    let rows_of_operand = |name, tensor| Operand::of(OP, name, tensor).rows(first);
-    let ((a, a_stride), (z, z_stride)) = (rows_of_operand("a", op.a)?, rows_of_operand("z", op.z)?);
-    let floats = |name, tensor: &Tensor| Operand::of(OP, name, tensor).address(first, DType::F32);
-    let (rate, dt_bias) = (floats("rate", op.rate)?, floats("dt_bias", op.dt_bias)?);
-    let (skip, states) = (floats("skip", op.skip)?, floats("states", op.states)?);
-    let [rows_of, slot_of, position_of] = addresses(OP, &op.sequences, first)?;
-    let width = value_heads * value_width;
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(first.device(), dtype, rows * width, OP)? };
-    let config = sizes.launch(OP, sequences)?;
-    let [min_step, max_step] = op.step_limits;
-    let arguments = SelectiveScan {
-        qkv: qkv.address(first, dtype)?,
-        a,
-        z,
-        rate,
-        dt_bias,
-        skip,
-        rows_of,
-        slot_of,
-        position_of,
-        states,
-        out: output(&dst)?,
-        key_heads: count(OP, key_heads)?,
-        value_heads: count(OP, value_heads)?,
-        key_width: count(OP, key_width)?,
-        value_width: count(OP, value_width)?,
-        slots: count(OP, slots)?,
-        min_step,
-        max_step,
-        a_stride: count(OP, a_stride)?,
-        z_stride: count(OP, z_stride)?,
+    let heads = Heads {
+        rule: RecurrentHeadsRule::SelectiveScan,
+        sizes: op.sizes()?,
+        qkv: op.qkv,
+        a: op.a,
+        b: None,
+        z: op.z,
+        rate: op.rate,
+        dt_bias: op.dt_bias,
+        norm: None,
+        skip: Some(op.skip),
+        eps: 0.0,
+        step_limits: op.step_limits,
+        is_mamba1: op.is_mamba1(),
+        states: op.states,
+        sequences: op.sequences,
     };
-    // SAFETY: the operands were checked against their buffers for these sizes, and the kernel checks the slots.
-    unsafe { first.device().launch(kernel, config, &arguments)? };
-    Ok(Some(Tensor::from_storage(Storage::Rocm(dst), (rows, width), BackpropOp::none(), false)))
+    heads.forward("selective-scan")
 }

@@ -50,7 +50,7 @@ impl MambaMixer {
         let scan = SelectiveScan {
             qkv: &conv.forward()?,
             a: &a,
-            z: &z,
+            z: Some(&z),
             rate: &self.rate,
             dt_bias: &self.dt_bias,
             skip: &self.skip,
