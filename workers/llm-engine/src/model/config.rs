@@ -19,12 +19,14 @@ pub use altup::AltUpConfig;
 pub use axes::AxisSections;
 pub use experts::{
     DEEPSEEK_NAMES, ERNIE_NAMES, ExpertGroups, ExpertNames, ExpertsConfig, GEMMA_NAMES, GPT_OSS_NAMES,
-    GRANITE_NAMES, MIXTRAL_NAMES, NEMOTRON_NAMES, Projections, QWEN_NAMES, Routing,
+    GRANITE_NAMES, JAMBA_NAMES, MIXTRAL_NAMES, NEMOTRON_NAMES, Projections, QWEN_NAMES, Routing,
 };
 pub use fields::Fields;
 pub use heads::HeadShape;
 pub use latent::LatentConfig;
-pub use recurrent::{Recurrence, RecurrentConfig, SelectiveConfig, SelectiveNames};
+pub use recurrent::{
+    Mamba1Config, Recurrence, RecurrentConfig, SelectiveConfig, SelectiveNames, SelectiveNorm,
+};
 
 /// Maximum context length. Positions are f32 where angles are computed, which is exact up to this number.
 const MAX_CONTEXT: usize = 1 << 24;
@@ -147,7 +149,7 @@ pub struct DecoderConfig {
     pub altup: Option<AltUpConfig>,
     /// Widths of latent attention, if there is one. Then each head has keys and values of its own.
     pub latent: Option<LatentConfig>,
-    /// Sizes of layers with recurrent states, if some have them instead of attention over a cache.
+    /// Sizes of layers with recurrent states, if some have them, mostly instead of attention over a cache.
     pub recurrent: Option<RecurrentConfig>,
     /// If true, the query projection also has a gate for each element of the heads, whose sigmoid multiplies the output of
     /// attention. The gates of a head follow its queries.
@@ -167,6 +169,9 @@ pub struct DecoderConfig {
     /// If true, the files have reordered the rows of queries and keys of a family whose rotary pairs are otherwise elements of
     /// both halves.
     pub reordered_heads: bool,
+    /// If true, the rows of queries and keys are read in their original order from files that have reordered them: heads whose
+    /// elements do not all rotate have other pairs than neighbors.
+    pub restored_heads: bool,
     /// Axis whose position rotates each pair, in models that read pictures; `None` if there is one position.
     pub axes: Option<AxisSections>,
     /// Layers whose queries and keys are rotated.
@@ -208,6 +213,8 @@ pub struct DecoderConfig {
     pub logit_scale: Option<f64>,
     /// Soft cap of logits.
     pub logit_softcap: Option<f64>,
+    /// Factors of the outputs of projections, by which their matrices are multiplied.
+    pub factors: Vec<(Role, f64)>,
     /// If true, the output head has a bias.
     pub head_bias: bool,
     /// If true, the embedding table is also the output head.
@@ -325,6 +332,7 @@ impl DecoderConfig {
             local_rope: None,
             interleaved: fields.flag("interleaved"),
             reordered_heads: fields.flag("interleaved"),
+            restored_heads: false,
             axes: {
                 let both = [fields.value("rope_scaling"), rope_parameters(&fields)];
                 let parameters = both.into_iter().flatten().find(|all| !all["mrope_section"].is_null());
@@ -357,6 +365,7 @@ impl DecoderConfig {
             attention_softcap: fields.number("attn_logit_softcapping")?.map(|cap| cap as f32),
             logit_scale: None,
             logit_softcap: fields.number("final_logit_softcapping")?,
+            factors: Vec::new(),
             head_bias: fields.flag("lm_head_bias"),
             tied_embeddings: fields.flag("tie_word_embeddings"),
             bidirectional: fields.flag("use_bidirectional_attention"),
@@ -366,9 +375,14 @@ impl DecoderConfig {
         Ok(decoder)
     }
 
-    /// Returns true if a layer has recurrent states, and so no cache.
+    /// Returns the sizes of the recurrent states of a layer that has them.
+    pub fn recurrent_of(&self, layer: usize) -> Option<&RecurrentConfig> {
+        self.recurrent.as_ref().filter(|recurrent| recurrent.layers[layer])
+    }
+
+    /// Returns true if a layer has recurrent states instead of a cache.
     pub fn is_recurrent(&self, layer: usize) -> bool {
-        self.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[layer])
+        self.recurrent_of(layer).is_some_and(|recurrent| !recurrent.is_beside_attention())
     }
 }
 
@@ -405,7 +419,7 @@ fn windows(fields: &Fields, family: &Family) -> Result<Vec<Option<usize>>> {
     if let Some(types) = fields.value("layer_types").and_then(Value::as_array) {
         ensure!(types.len() == layers, "\"layer_types\" has {} entries for {layers} layers", types.len());
         let has = |names: &[&str]| names.iter().any(|name| fields.value(name).is_some());
-        let has_mamba = has(&["mamba_n_heads", "mamba_num_heads"]);
+        let has_mamba = has(&["mamba_n_heads", "mamba_num_heads", "mamba_dt_rank"]);
         let has_states = has_mamba || has(&["linear_num_value_heads"]);
         let window = |kind: &Value| match kind.as_str() {
             Some("full_attention") => Ok(None),

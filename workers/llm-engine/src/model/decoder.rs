@@ -309,6 +309,13 @@ impl Decoder {
             let wanted = shared.wanted.as_ref().filter(|_| index + 1 == self.layers.len());
             let is_wanted = wanted.is_none_or(|wanted| wanted.elem_count() > 0);
             let input = stream.input(norm_of(index));
+            let beside = match &layer.beside {
+                Some(beside) => {
+                    let states = self.states.layer(beside.place);
+                    Some((&beside.output, beside.mixer.forward(input, states, shared.sequences())?))
+                }
+                None => None,
+            };
             let attended = match &layer.output {
                 Some(_) => match self.attend(index, layer, input, shared, is_wanted)? {
                     Some(out) => Some(out),
@@ -317,14 +324,18 @@ impl Decoder {
                 None if is_wanted => None,
                 None => break,
             };
-            let (attended, adapters) = match wanted {
+            let select = |out: Tensor| wanted.map_or(Ok(out.clone()), |wanted| out.index_select(wanted, 0));
+            let attended = attended.map(select).transpose()?;
+            let adapters = match wanted {
                 Some(wanted) => {
                     stream = stream.select(wanted)?;
-                    let attended = attended.map(|out| out.index_select(wanted, 0)).transpose()?;
-                    (attended, &shared.wanted_adapters)
+                    &shared.wanted_adapters
                 }
-                None => (attended, &shared.adapters),
+                None => &shared.adapters,
             };
+            if let Some((output, out)) = beside {
+                stream = self.add(&stream, output, &select(out)?, [None, None], &Deltas::default())?;
+            }
             let next = norm_of(index + 1);
             let norm = match &layer.feed_forward {
                 FeedForward::Absent => next,
@@ -407,13 +418,8 @@ impl Decoder {
         shared: &StepContext,
         is_wanted: bool,
     ) -> candle_core::Result<Option<Tensor>> {
-        let states = || self.states.layer(layer.place);
-        let recurred = match &layer.attention {
-            Projections::Delta(delta) => Some(delta.forward(input, states(), shared.sequences())?),
-            Projections::Mamba(mamba) => Some(mamba.forward(input, states(), shared.sequences())?),
-            Projections::Plain(_) | Projections::Latent(_) | Projections::Absent => None,
-        };
-        if let Some(out) = recurred {
+        if let Projections::Recurrent(mixer) = &layer.attention {
+            let out = mixer.forward(input, self.states.layer(layer.place), shared.sequences())?;
             return Ok(is_wanted.then_some(out));
         }
         let (queries, gates) = self.write_cache(index, layer, input, shared)?;
@@ -464,7 +470,7 @@ impl Decoder {
                 (plain.split(outputs)?, plain.bias.as_ref())
             }
             Projections::Latent(latent) => ((latent.forward(input)?, None), None),
-            Projections::Delta(_) | Projections::Mamba(_) | Projections::Absent => {
+            Projections::Recurrent(_) | Projections::Absent => {
                 bail!("internal error: the layer has no cache")
             }
         };

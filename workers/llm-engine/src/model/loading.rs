@@ -223,7 +223,8 @@ pub(super) fn load_files(
     let states = slots * states::slot_bytes(&config, types.states);
     let cache_bytes = states + states.max(blocks * block);
     let loader = Weights::new(&mut files, types.states, types.matrices, device, progress);
-    let mut loader = loader.with_names(config.names).with_part(&part).with_decoded(decoded);
+    let loader = loader.with_names(config.names).with_factors(&config.factors);
+    let mut loader = loader.with_part(&part).with_decoded(decoded);
     let decoder = Decoder::load(config, &mut loader, [blocks, slots], types, device)
         .with_context(|| format!("cannot load {path}"))?;
     let vision = match vision {

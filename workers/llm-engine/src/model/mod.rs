@@ -55,6 +55,7 @@ mod layer_sizes;
 pub mod layers;
 mod loading;
 pub mod mamba;
+pub mod mixer;
 mod packed;
 pub mod part;
 pub mod pooling;

@@ -55,14 +55,24 @@ pub enum Role {
     DeltaNorm,
     /// Output projection of linear attention.
     DeltaOutput,
-    /// Projection to gates, x, B, C and steps of Mamba 2.
+    /// Projection to gates, x, B, C and steps of Mamba 2, and to x and gates of Mamba 1.
     MambaInput,
-    /// Convolution of Mamba 2.
+    /// Convolution of Mamba 1 and 2.
     MambaConv,
     /// Norm after the state space of Mamba 2.
     MambaNorm,
-    /// Output projection of Mamba 2.
+    /// Output projection of Mamba 1 and 2.
     MambaOutput,
+    /// Projection of x to the steps' inputs, B and C of Mamba 1.
+    MambaSelection,
+    /// Projection of the steps' inputs to the steps of Mamba 1.
+    MambaStep,
+    /// Norm of the steps' inputs.
+    MambaStepNorm,
+    /// Norm of B of Mamba 1.
+    MambaKeyNorm,
+    /// Norm of C of Mamba 1.
+    MambaQueryNorm,
     /// Output projection of attention.
     Output,
     /// Norm after attention.
@@ -157,6 +167,11 @@ impl Role {
             Self::MambaConv => ("mamba.conv1d", "ssm_conv1d"),
             Self::MambaNorm => ("mamba.norm", "ssm_norm"),
             Self::MambaOutput => ("mamba.out_proj", "ssm_out"),
+            Self::MambaSelection => ("mamba.x_proj", "ssm_x"),
+            Self::MambaStep => ("mamba.dt_proj", "ssm_dt"),
+            Self::MambaStepNorm => ("mamba.dt_layernorm", "ssm_dt_norm"),
+            Self::MambaKeyNorm => ("mamba.b_layernorm", "ssm_b_norm"),
+            Self::MambaQueryNorm => ("mamba.c_layernorm", "ssm_c_norm"),
             Self::Output => ("self_attn.o_proj", "attn_output"),
             Self::AttentionPostNorm => ("post_attention_layernorm", "post_attention_norm"),
             Self::MlpNorm => ("post_attention_layernorm", "ffn_norm"),

@@ -2,7 +2,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 #[cfg(feature = "rocm")]
 use candle_core::quantized::rocm::read_quantized;
 use candle_core::quantized::{QMatMul, QTensor, ggml_file};
@@ -29,17 +29,19 @@ struct Piece {
     columns: Range<usize>,
     /// If true, whole rows are read in the order of [`TensorInfo::ordered`](super::files::TensorInfo::ordered).
     in_order: bool,
+    /// Factor of the elements of a matrix of floats.
+    factor: f64,
 }
 
 impl Piece {
     /// Selects rows of a matrix.
     fn rows(name: String, rows: Range<usize>, width: usize) -> Self {
-        Self { name, rows, columns: 0..width, in_order: false }
+        Self { name, rows, columns: 0..width, in_order: false, factor: 1.0 }
     }
 
     /// Selects elements of a vector.
     fn vector(name: String, columns: Range<usize>) -> Self {
-        Self { name, rows: 0..1, columns, in_order: false }
+        Self { name, rows: 0..1, columns, in_order: false, factor: 1.0 }
     }
 }
 
@@ -53,6 +55,8 @@ pub struct Weights<'a> {
     head_prefix: String,
     /// Names in safetensors that differ from those of the roles.
     names: &'static [(Role, &'static str)],
+    /// Factors of the outputs of projections.
+    factors: Vec<(Role, f64)>,
     /// Data type of the states.
     dtype: DType,
     /// Data type of float matrices; `None` for the stored one.
@@ -93,6 +97,7 @@ impl<'a> Weights<'a> {
             prefix,
             head_prefix,
             names: &[],
+            factors: Vec::new(),
             dtype,
             matrices,
             decoded: [0; 2],
@@ -133,6 +138,15 @@ impl<'a> Weights<'a> {
             _ => None,
         };
         Self { names, prefix: prefix.or(self.prefix), ..self }
+    }
+
+    /// Multiplies the outputs of some projections, which have no biases.
+    pub fn with_factors(self, factors: &[(Role, f64)]) -> Self {
+        Self { factors: factors.to_vec(), ..self }
+    }
+
+    fn factor(&self, role: Role) -> f64 {
+        self.factors.iter().find(|(known, _)| *known == role).map_or(1.0, |(_, factor)| *factor)
     }
 
     /// Returns the full name of a layer's tensor, from its names in safetensors and in GGUF.
@@ -245,12 +259,25 @@ impl<'a> Weights<'a> {
         width: usize,
         bias: bool,
     ) -> Result<Linear> {
+        let factors: Vec<f64> = pieces.iter().map(|piece| self.factor(piece.role)).collect();
+        self.scaled_linear(layer, pieces, &factors, width, bias)
+    }
+
+    /// Like [`Self::linear`], and multiplies the rows of each piece by a factor.
+    fn scaled_linear(
+        &mut self,
+        layer: Option<usize>,
+        pieces: &[TensorRows],
+        factors: &[f64],
+        width: usize,
+        bias: bool,
+    ) -> Result<Linear> {
         let rows = pieces.iter().map(|piece| piece.rows.len()).sum();
         let mut named = Vec::with_capacity(pieces.len());
-        for piece in pieces {
+        for (piece, factor) in pieces.iter().zip(factors) {
             let name = self.name(layer, piece.role, "weight");
             self.check(&name, &[piece.total_rows, width])?;
-            named.push(Piece::rows(name, piece.rows.clone(), width));
+            named.push(Piece { factor: *factor, ..Piece::rows(name, piece.rows.clone(), width) });
         }
         let linear = self.product(named, &[rows, width])?;
         self.keep_decoded(layer, &linear)?;
@@ -282,10 +309,14 @@ impl<'a> Weights<'a> {
         let name = self.name(layer, role, "weight");
         self.check(&name, &[rows, width * self.part.ranks()])?;
         let columns = self.own_columns(&name, width)?;
+        let factor = self.factor(role);
         let linear = match self.part.ranks() {
-            1 => self.product(vec![Piece::rows(name, 0..rows, width)], &[rows, width])?,
+            1 => {
+                let piece = Piece { factor, ..Piece::rows(name, 0..rows, width) };
+                self.product(vec![piece], &[rows, width])?
+            }
             _ => {
-                let piece = Piece { name, rows: 0..rows, columns, in_order: false };
+                let piece = Piece { name, rows: 0..rows, columns, in_order: false, factor };
                 Linear::new(self.matrix(&[piece], &[rows, width])?, None, self.dtype)
             }
         };
@@ -480,9 +511,20 @@ impl<'a> Weights<'a> {
         Ok(match self.stored(pieces, shape, reorder)? {
             Stored::Float(tensor) => {
                 let dtype = self.matrices.unwrap_or(tensor.dtype());
-                Matrix::Float(tensor.to_dtype(dtype)?)
+                Matrix::Float(scaled_rows(tensor, pieces)?.to_dtype(dtype)?)
             }
-            Stored::Blocks(tensor) => Matrix::Quantized(QMatMul::from_qtensor(*tensor)?),
+            Stored::Blocks(tensor) => {
+                if let Some(Piece { name, factor, .. }) = pieces.iter().find(|piece| piece.factor != 1.0) {
+                    let location = self.files.location(name)?;
+                    bail!(
+                        "{}: tensor '{name}' is {}, but its factor {factor} is only supported for floats; use a checkpoint of \
+                         floats or a GGUF file",
+                        self.files.file_of(location).display(),
+                        location.format
+                    )
+                }
+                Matrix::Quantized(QMatMul::from_qtensor(*tensor)?)
+            }
         })
     }
 
@@ -553,7 +595,7 @@ impl<'a> Weights<'a> {
     /// Reads and concatenates pieces of tensors, which `reorder` converts.
     fn read_to_host(&self, pieces: &[Piece], reorder: Option<&Reorder>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        for Piece { name, rows, columns, in_order } in pieces {
+        for Piece { name, rows, columns, in_order, .. } in pieces {
             let piece = match in_order {
                 true => self.files.ordered_rows(name, rows.clone())?,
                 false => self.files.part(name, rows.clone(), columns.clone())?,
@@ -569,6 +611,19 @@ impl<'a> Weights<'a> {
         }
         Ok(bytes)
     }
+}
+
+/// Multiplies the rows of pieces of a matrix by their factors.
+fn scaled_rows(matrix: Tensor, pieces: &[Piece]) -> Result<Tensor> {
+    if pieces.iter().all(|piece| piece.factor == 1.0) {
+        return Ok(matrix);
+    }
+    let factors: Vec<f32> =
+        pieces.iter().flat_map(|piece| piece.rows.clone().map(|_| piece.factor as f32)).collect();
+    let rows = factors.len();
+    let factors = Tensor::from_vec(factors, (rows, 1), matrix.device())?;
+    // Rounded once, to the data type of the model.
+    Ok(matrix.to_dtype(DType::F32)?.broadcast_mul(&factors)?)
 }
 
 /// Converts the bytes of a piece of a tensor.

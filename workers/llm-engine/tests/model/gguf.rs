@@ -56,6 +56,17 @@ const NAMES: &[(&str, &str)] = &[
     ("mamba.gate.", "ffn_gate_inp."),
     ("mamba.shared_experts.up_proj.", "ffn_up_shexp."),
     ("mamba.shared_experts.down_proj.", "ffn_down_shexp."),
+    ("model.final_layernorm.", "output_norm."),
+    ("pre_ff_layernorm.", "ffn_norm."),
+    ("feed_forward.router.", "ffn_gate_inp."),
+    ("feed_forward.gate_proj.", "ffn_gate."),
+    ("feed_forward.up_proj.", "ffn_up."),
+    ("feed_forward.down_proj.", "ffn_down."),
+    ("mamba.x_proj.", "ssm_x."),
+    ("mamba.dt_proj.", "ssm_dt."),
+    ("mamba.dt_layernorm.", "ssm_dt_norm."),
+    ("mamba.b_layernorm.", "ssm_b_norm."),
+    ("mamba.c_layernorm.", "ssm_c_norm."),
     ("mamba.in_proj.", "ssm_in."),
     ("mamba.conv1d.", "ssm_conv1d."),
     ("mamba.A_log", "ssm_a"),
@@ -208,15 +219,50 @@ fn linear_attention(name: &str, tensor: &Tensor, size: impl Fn(&str) -> usize) -
     }
 }
 
-/// Adds dimensions of size 1 to the factors of heads of Mamba 2, converts them, and divides the norm into groups.
-fn mamba(name: &str, tensor: &Tensor, groups: usize) -> Tensor {
-    match name.rsplit_once(".ssm_").map(|(_, part)| part) {
-        Some("a") => tensor.exp().unwrap().neg().unwrap().unsqueeze(1).unwrap(),
-        Some("d") => tensor.unsqueeze(1).unwrap(),
-        Some("conv1d.weight") => tensor.squeeze(1).unwrap(),
-        Some("norm.weight") => tensor.reshape((groups, ())).unwrap(),
+/// Adds dimensions of size 1 to the factors of heads of Mamba 2, converts them, and divides the norm into groups. Mamba 1 has no
+/// groups.
+fn mamba(name: &str, tensor: &Tensor, groups: Option<usize>) -> Tensor {
+    match (name.rsplit_once(".ssm_").map(|(_, part)| part), groups) {
+        (Some("a"), None) => tensor.exp().unwrap().neg().unwrap(),
+        (Some("a"), _) => tensor.exp().unwrap().neg().unwrap().unsqueeze(1).unwrap(),
+        (Some("d"), Some(_)) => tensor.unsqueeze(1).unwrap(),
+        (Some("conv1d.weight"), _) => tensor.squeeze(1).unwrap(),
+        (Some("norm.weight"), Some(groups)) => tensor.reshape((groups, ())).unwrap(),
         _ => tensor.clone(),
     }
+}
+
+/// Multiplies the tensors of Falcon-H1 by the factors of their outputs.
+fn with_factors(name: &str, tensor: &Tensor, config: &Value) -> Tensor {
+    let number = |value: &Value| value.as_f64().unwrap();
+    let factor = |key: &str| number(&config[key]);
+    let attention = factor("attention_in_multiplier");
+    let part = name.split('.').rev().nth(1).unwrap_or_default();
+    let scale = match part {
+        "ffn_gate" => number(&config["mlp_multipliers"][0]),
+        "ffn_down" => number(&config["mlp_multipliers"][1]),
+        "attn_q" | "attn_v" => attention,
+        "attn_k" => attention * factor("key_multiplier"),
+        "attn_output" => factor("attention_out_multiplier"),
+        "ssm_out" => factor("ssm_out_multiplier"),
+        "ssm_in" => factor("ssm_in_multiplier"),
+        "output" => factor("lm_head_multiplier"),
+        "token_embd" => factor("embedding_multiplier"),
+        _ => return tensor.clone(),
+    };
+    let tensor = (tensor * scale).unwrap();
+    if part != "ssm_in" {
+        return tensor;
+    }
+    let size = |key: &str| config[key].as_u64().unwrap() as usize;
+    let (inner, states) = (size("mamba_d_ssm"), size("mamba_n_groups") * size("mamba_d_state"));
+    let mut first = 0;
+    let widths = [inner, inner, states, states, size("mamba_n_heads")].into_iter().enumerate();
+    let parts = widths.map(|(index, width)| {
+        first += width;
+        (tensor.narrow(0, first - width, width).unwrap() * number(&config["ssm_multipliers"][index])).unwrap()
+    });
+    Tensor::cat(&parts.collect::<Vec<_>>(), 0).unwrap()
 }
 
 /// Converts tensors as llama.cpp does: renames them, adds 1 to the norms of Gemma and Nemotron, permutes the rows of queries and
@@ -243,8 +289,11 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
             tensor = linear_attention(&to, &tensor, number);
         }
         let groups = config["mamba_n_groups"].as_u64().or(config["n_groups"].as_u64());
-        if let Some(groups) = groups {
-            tensor = mamba(&to, &tensor, groups as usize);
+        if groups.is_some() || arch == "jamba" {
+            tensor = mamba(&to, &tensor, groups.map(|groups| groups as usize));
+        }
+        if arch == "falcon-h1" {
+            tensor = with_factors(&to, &tensor, config);
         }
         if arch.starts_with("nemotron_h") {
             to = to.replace(".norm.", ".attn_norm.");
@@ -302,6 +351,23 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
     tensors
 }
 
+/// Returns the kinds of layers of hybrids with Mamba.
+fn layer_kinds(config: &Value) -> Option<Vec<Value>> {
+    let size = |key: &str| config[key].as_u64().unwrap() as usize;
+    let kinds = |has_attention: &dyn Fn(usize) -> bool| {
+        let kind = |layer| if has_attention(layer) { "full_attention" } else { "mamba" };
+        (0..size("num_hidden_layers")).map(|layer| kind(layer).into()).collect()
+    };
+    match config["model_type"].as_str() {
+        Some("bamba") => {
+            let list = config["attn_layer_indices"].as_array().unwrap();
+            Some(kinds(&|layer| list.contains(&layer.into())))
+        }
+        Some("jamba") => Some(kinds(&|layer| layer % size("attn_layer_period") == size("attn_layer_offset"))),
+        _ => config["layers_block_type"].as_array().or(config["layer_types"].as_array()).cloned(),
+    }
+}
+
 pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
     let whole = |key: &str| config[key].as_u64().map(|number| Metadatum::U32(number as u32));
     let float = |key: &str| config[key].as_f64().map(|number| Metadatum::F32(number as f32));
@@ -336,8 +402,13 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
     let experts = experts.iter().find_map(|key| whole(key)).filter(|_| arch != "nemotron_h");
     let first = |names: [&str; 3]| names.into_iter().find_map(|name| config[name].as_u64());
     let state_heads = first(["linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"]);
+    let is_mamba1 = arch == "jamba";
     let values = state_heads.zip(first(["linear_value_head_dim", "mamba_d_head", "mamba_head_dim"]));
-    let values = values.map(|(heads, width)| Metadatum::U32((heads * width) as u32));
+    let values = values.map(|(heads, width)| heads * width);
+    let values =
+        values.or(config["mamba_expand"].as_u64().zip(config["hidden_size"].as_u64()).map(|(n, m)| n * m));
+    let values = values.map(|values| Metadatum::U32(values as u32));
+    let state_heads = state_heads.or(config["mamba_dt_rank"].as_u64());
     // Entries of each layer.
     let kinds = || config["layer_types"].as_array().into_iter().flatten();
     let has_window: Vec<bool> = kinds().map(|kind| kind == "sliding_attention").collect();
@@ -356,19 +427,19 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         let field = if has_window[layer] { "num_key_value_heads" } else { "num_global_key_value_heads" };
         Metadatum::U32(size(field))
     });
-    // Kinds of layers of hybrids with Mamba 2, in which other layers than attention have no heads of keys.
-    let layers = config["layers_block_type"].as_array().or(config["layer_types"].as_array());
-    let layers = layers.filter(|_| arch == "granitehybrid" || arch.starts_with("nemotron_h"));
+    // Kinds of layers of hybrids with Mamba, in which other layers than attention have no heads of keys.
+    let layers = layer_kinds(config)
+        .filter(|_| is_mamba1 || arch == "granitehybrid" || arch.starts_with("nemotron_h"));
     let sizes_of_kind = |kind: &str, size: u32| {
         let of_layer = |layer: &Value| Metadatum::U32(if layer == kind { size } else { 0 });
-        layers.map(|layers| Metadatum::Array(layers.iter().map(of_layer).collect()))
+        layers.as_ref().map(|layers| Metadatum::Array(layers.iter().map(of_layer).collect()))
     };
     let networks = match arch {
         "nemotron_h" => sizes_of_kind("mlp", size("intermediate_size")),
         "nemotron_h_moe" => sizes_of_kind("moe", size("moe_intermediate_size")),
         _ => None,
     };
-    let is_rotated = config["position_embedding_type"] == "rope";
+    let is_rotated = config["position_embedding_type"] == "rope" || config["model_type"] == "bamba";
     let state_size = |names| first(names).map(|size| Metadatum::U32(size as u32));
     let has_full_heads = config["num_global_key_value_heads"].is_u64();
     let full_width = whole("global_head_dim");
@@ -394,7 +465,10 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("rope.freq_base_swa", local_theta.map(|theta| Metadatum::F32(theta as f32))),
         ("embedding_length", whole("hidden_size")),
         ("feed_forward_length", widths.filter(|_| is_layered).or(networks).or(whole("intermediate_size"))),
-        ("block_count", whole("num_hidden_layers").or(layers.map(|all| Metadatum::U32(all.len() as u32)))),
+        (
+            "block_count",
+            whole("num_hidden_layers").or(layers.as_ref().map(|all| Metadatum::U32(all.len() as u32))),
+        ),
         ("context_length", whole("max_position_embeddings")),
         ("expert_count", experts),
         ("expert_shared_count", whole("n_shared_experts").or(whole("moe_num_shared_experts"))),
@@ -437,10 +511,14 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("ssm.state_size", state_size(["linear_key_head_dim", "mamba_d_state", "ssm_state_size"])),
         ("ssm.group_count", state_size(["linear_num_key_heads", "mamba_n_groups", "n_groups"])),
         ("ssm.time_step_rank", state_heads.map(|heads| Metadatum::U32(heads as u32))),
-        ("rope.scaling.finetuned", layers.map(|_| Metadatum::Bool(is_rotated))),
+        (
+            "rope.scaling.finetuned",
+            layers.as_ref().filter(|_| !is_mamba1).map(|_| Metadatum::Bool(is_rotated)),
+        ),
         ("ssm.inner_size", values),
         ("attention.scale", float("attention_multiplier")),
-        ("embedding_scale", float("embedding_multiplier")),
+        // The tensors of Falcon-H1 include it.
+        ("embedding_scale", float("embedding_multiplier").filter(|_| arch != "falcon-h1")),
         ("residual_scale", float("residual_multiplier")),
         ("logit_scale", float("logits_scaling").or(float("logit_scale"))),
         ("attention.sliding_window", whole("sliding_window")),

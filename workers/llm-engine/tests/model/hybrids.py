@@ -10,8 +10,14 @@ import itertools
 import torch
 from mixtures import SIZES, logits_of, randomized, save, texts, write_all
 from transformers import (
+    BambaConfig,
+    BambaForCausalLM,
+    FalconH1Config,
+    FalconH1ForCausalLM,
     GraniteMoeHybridConfig,
     GraniteMoeHybridForCausalLM,
+    JambaConfig,
+    JambaForCausalLM,
     NemotronHConfig,
     NemotronHForCausalLM,
     Qwen3_5ForCausalLM,
@@ -50,7 +56,60 @@ GRANITE = dict(
     mamba_d_head=16,
     layer_types=["mamba", "attention", "mamba", "mamba"],
 )
+# Mamba 1 has a state for each channel, of which this has 64.
+JAMBA = dict(
+    {key: value for key, value in SIZES.items() if key != "num_hidden_layers"},
+    num_hidden_layers=4,
+    attn_layer_period=3,
+    attn_layer_offset=1,
+    mamba_d_state=16,
+)
+MAMBA_HEADS = dict(mamba_n_heads=4, mamba_d_state=16, mamba_d_head=16)
+# All multipliers differ from 1.
+FALCON = dict(
+    SIZES,
+    **MAMBA_HEADS,
+    mamba_d_ssm=64,
+    head_dim=32,
+    embedding_multiplier=5.0,
+    lm_head_multiplier=0.4,
+    key_multiplier=0.7,
+    attention_in_multiplier=1.2,
+    attention_out_multiplier=0.8,
+    ssm_in_multiplier=1.3,
+    ssm_out_multiplier=0.6,
+    mlp_multipliers=[1.4, 0.9],
+    ssm_multipliers=[0.9, 1.1, 0.7, 1.3, 1.5],
+)
 MODELS = {
+    "jamba": (JambaForCausalLM, JambaConfig(**JAMBA, num_experts=1, num_experts_per_tok=1)),
+    "jamba-moe": (
+        JambaForCausalLM,
+        JambaConfig(
+            **JAMBA,
+            num_experts=4,
+            num_experts_per_tok=2,
+            mamba_dt_rank=8,
+            mamba_conv_bias=False,
+            mamba_proj_bias=True,
+        ),
+    ),
+    "falcon-h1": (FalconH1ForCausalLM, FalconH1Config(**FALCON)),
+    # The norm follows the gates, and precedes them in the other one.
+    "falcon-h1-norm": (
+        FalconH1ForCausalLM,
+        FalconH1Config(**FALCON, mamba_n_groups=2, mamba_rms_norm=True, mamba_norm_before_gate=False),
+    ),
+    "falcon-h1-norm-first": (
+        FalconH1ForCausalLM,
+        FalconH1Config(**FALCON, mamba_rms_norm=True, time_step_limit=(0.3, 1.5)),
+    ),
+    "bamba": (
+        BambaForCausalLM,
+        BambaConfig(
+            **{**SIZES, "num_hidden_layers": 4}, **MAMBA_HEADS, head_dim=32, attn_layer_indices=[1]
+        ),
+    ),
     # A group of heads has the norm in the output projection; several have it before.
     "granite4": (
         GraniteMoeHybridForCausalLM,
@@ -142,7 +201,7 @@ def write(folder, model, config, seed):
         gaps.append((ordered[:, used - 1] - ordered[:, used]).min().item())
 
     for name, module in model.named_modules():
-        if name.endswith(("mlp.gate", "mixer.gate", "block_sparse_moe.router")):
+        if name.endswith(("mlp.gate", "mixer.gate", "block_sparse_moe.router", "feed_forward.router")):
             module.register_forward_hook(note_gap)
     for name, values in itertools.chain(model.named_parameters(), model.named_buffers()):
         if name.endswith("e_score_correction_bias"):
@@ -150,8 +209,9 @@ def write(folder, model, config, seed):
         elif name.endswith(".D"):
             values.data += 1
         elif name.endswith("A_log"):
-            # States that last for the whole text, and states that last for a few tokens.
-            values.data = ((torch.randn(values.shape, generator=random) - 2) * 512).round() / 512
+            # States that last for the whole text, and states that last for a few tokens, exact in f16.
+            rates = ((torch.randn(values.shape, generator=random) - 2) * 512).round() / 512
+            values.data = rates.clamp(-4, 4)
         elif name.endswith(("q_norm.weight", "k_norm.weight")):
             # These norms multiply by 1 + weight. Larger queries and keys increase the differences between data types.
             values.data -= 1

@@ -15,6 +15,7 @@ use super::steps::load_with;
 use super::steps::{
     LENGTHS, Runner, close, device, load, load_on_cpu, reference_on_cpu, run_on_cpu, tolerance,
 };
+use super::packing::{self, FourBits, Kind, Packing, Quantize, Stored, Tensors};
 use super::{gguf, reference};
 
 /// Formats of linear attention: the convolution in f32, as in published files, and projections in others than f16. Models as
@@ -32,6 +33,15 @@ const MAMBA: &[(&str, GgmlDType)] = &[
     ("ssm_a", GgmlDType::F32),
     ("ssm_d", GgmlDType::F32),
     ("ssm_norm.weight", GgmlDType::F32),
+    ("ssm_in.weight", GgmlDType::Q8_0),
+    ("ffn_up.weight", GgmlDType::Q5_0),
+];
+
+/// Like [`MAMBA`], for Mamba 1.
+const MAMBA1: &[(&str, GgmlDType)] = &[
+    ("ssm_conv1d.weight", GgmlDType::F32),
+    ("ssm_a", GgmlDType::F32),
+    ("ssm_dt.weight", GgmlDType::F32),
     ("ssm_in.weight", GgmlDType::Q8_0),
     ("ffn_up.weight", GgmlDType::Q5_0),
 ];
@@ -86,6 +96,37 @@ fn nemotron_h() {
 fn nemotron_h_moe() {
     check_logits("nemotron-h-moe", Some("nemotron_h_moe"));
     check_quantized("nemotron-h-moe", "nemotron_h_moe", GgmlDType::F16, NEMOTRON_EXPERTS);
+}
+
+#[test]
+fn jamba() {
+    check_logits("jamba", Some("jamba"));
+    check_quantized("jamba", "jamba", GgmlDType::F16, MAMBA1);
+}
+
+/// Experts in half of the layers, biases of projections, and none of the convolution.
+#[test]
+fn jamba_moe() {
+    check_logits("jamba-moe", Some("jamba"));
+}
+
+#[test]
+fn bamba() {
+    check_logits("bamba", Some("granitehybrid"));
+}
+
+/// Attention and Mamba 2 in all layers, without a norm after the latter.
+#[test]
+fn falcon_h1() {
+    check_logits("falcon-h1", Some("falcon-h1"));
+    check_quantized("falcon-h1", "falcon-h1", GgmlDType::F16, MAMBA);
+}
+
+/// Norms of groups of heads after the gates and before them, and limits of steps.
+#[test]
+fn falcon_h1_with_norms() {
+    check_logits("falcon-h1-norm", Some("falcon-h1"));
+    check_logits("falcon-h1-norm-first", None);
 }
 
 /// Compares a GGUF file, whose metadata has no limits of steps, with safetensors that have none.
@@ -156,12 +197,56 @@ fn published_configurations_have_other_fields() {
         config["layer_types"] = json!(["mamba", "attention", "mamba", "mamba"]);
         (config["mamba_d_head"], config["time_step_limit"]) = ("auto".into(), json!([0.0, "infinity"]));
     });
+    write("bamba", &|config| {
+        (config["mamba_d_head"], config["time_step_limit"]) = ("auto".into(), json!([0.0, "infinity"]));
+        config.as_object_mut().unwrap().remove("rope_parameters").unwrap();
+    });
+    write("falcon-h1", &|config| {
+        (config["mamba_d_head"], config["time_step_limit"]) = ("auto".into(), json!([0.0, "infinity"]));
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let (mut config, weights) = checkpoint("jamba");
+    config["mamba_dt_rank"] = "auto".into();
+    reference::write(folder.path(), &config, &weights, 1);
+    check_file("jamba", folder.path());
     write("nemotron-h", &|config| {
         let fields = config.as_object_mut().unwrap();
         fields.remove("layers_block_type").unwrap();
         fields.insert("hybrid_override_pattern".into(), "M-M*-M".into());
         fields.insert("time_step_limit".into(), json!([0.0, "infinity"]));
     });
+}
+
+/// Factors of Falcon-H1 are applied to floats of 8 bits, whose scales are applied, too, but not to packed weights.
+#[test]
+fn factors_of_quantized_weights() {
+    let (mut config, weights) = checkpoint("falcon-h1");
+    let kind = Kind { group: 32, symmetric: true, reordered: false };
+    let of_down = |quantize: &Quantize| {
+        packing::checkpoints(&weights, &|seed, base, shape| {
+            if base.ends_with("down_proj") {
+                return quantize(seed, base, shape);
+            }
+            let name = format!("{base}.weight");
+            let values: Vec<f32> = weights[&name].flatten_all().unwrap().to_vec1().unwrap();
+            (Tensors::from([(name, Stored::f32(&shape, &values))]), values)
+        })
+    };
+    let [folder, float_folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [packed, floats] = of_down(&packing::in_blocks);
+    packing::write(float_folder.path(), &config, &floats);
+    config["quantization_config"] = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
+    packing::write(folder.path(), &config, &packed);
+    let reference = &mut reference_on_cpu(float_folder.path());
+    run_on_cpu(Runner::new(load_on_cpu(folder.path()), &LENGTHS), reference);
+    let [packed, _] = of_down(&|seed, base, shape| {
+        let weights = FourBits::random(seed, shape, kind);
+        (weights.gptq(base, 1), weights.weights().0)
+    });
+    config["quantization_config"] = Packing::Gptq(1).config(kind);
+    packing::write(folder.path(), &config, &packed);
+    let words = ["layers.0.feed_forward.down_proj", "its factor 0.9 is only supported for floats"];
+    assert_rejected(folder.path(), &words);
 }
 
 /// Several sequences continue from one state, by different tokens, while others replace the states of the slots that they had.
@@ -334,6 +419,31 @@ fn broken_models_with_mamba_are_rejected() {
             json!(["attention"]),
             &["there is no tensor", "mixer.q_proj.weight"],
         ),
+        ("jamba", "mamba_d_state", json!(8), &[file, "mamba.c_layernorm.weight", "[16]", "[8]"]),
+        ("jamba", "mamba_expand", json!(3), &[file, "mamba.in_proj.weight", "[128, 32]", "[192, 32]"]),
+        ("jamba", "mamba_expand", json!(1u64 << 62), &["config.json", "\"mamba_expand\" is too large"]),
+        ("jamba", "mamba_dt_rank", json!(4), &[file, "mamba.dt_layernorm.weight", "[2]", "[4]"]),
+        ("jamba", "mamba_d_conv", json!(3), &[file, "mamba.conv1d.weight", "[64, 1, 4]", "[64, 1, 3]"]),
+        ("jamba", "hidden_act", json!("gelu_new"), &["config.json", "\"hidden_act\" is GeluTanh", "silu"]),
+        ("jamba", "attn_layer_offset", json!(3), &["config.json", "\"attn_layer_offset\" is 3", "below"]),
+        ("jamba", "attn_layer_offset", json!("x"), &["config.json", "\"attn_layer_offset\" is not a whole"]),
+        ("jamba", "attn_layer_period", json!(2), &["there is no tensor", "layers.3.self_attn.q_proj.weight"]),
+        ("jamba-moe", "num_experts", json!(5), &[file, "feed_forward.router.weight", "[4, 32]", "[5, 32]"]),
+        (
+            "jamba-moe",
+            "expert_layer_period",
+            json!(4),
+            &["there is no tensor", "layers.3.feed_forward.gate_proj.weight"],
+        ),
+        ("bamba", "attn_layer_indices", json!([1, 2]), &["there is no tensor", "layers.2.self_attn.q_proj"]),
+        ("bamba", "hidden_act", json!("relu2"), &["config.json", "\"hidden_act\" is SquaredRelu"]),
+        ("bamba", "mamba_n_heads", json!(8), &[file, input, "[164, 32]", "[296, 32]"]),
+        ("falcon-h1", "mlp_multipliers", json!([1.0]), &["config.json", "\"mlp_multipliers\" is [1.0]", "2"]),
+        ("falcon-h1", "ssm_multipliers", json!(2.0), &["config.json", "\"ssm_multipliers\" is 2.0", "5"]),
+        ("falcon-h1", "mamba_rms_norm", json!(true), &["there is no tensor", "layers.0.mamba.norm.weight"]),
+        ("falcon-h1", "attention_bias", json!(true), &["config.json", "\"attention_bias\" is true"]),
+        ("falcon-h1", "mamba_d_state", json!(8), &[file, input, "[164, 32]", "[148, 32]"]),
+        ("falcon-h1", "time_step_limit", json!([2.0, 1.0]), &["config.json", "\"time_step_limit\" is"]),
         ("nemotron-h-moe", "moe_latent_size", json!(16), &["config.json", "\"moe_latent_size\""]),
         ("nemotron-h-moe", "n_routed_experts", json!(5), &[file, "mixer.gate.weight", "[4, 32]", "[5, 32]"]),
     ] {

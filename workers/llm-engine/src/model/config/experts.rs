@@ -79,6 +79,10 @@ pub const GPT_OSS_NAMES: ExpertNames = ExpertNames {
 pub const GEMMA_NAMES: ExpertNames =
     ExpertNames { router: "router.proj", experts: "experts", shared_gate: None, ..QWEN_NAMES };
 
+/// Names in the files of Jamba.
+pub const JAMBA_NAMES: ExpertNames =
+    ExpertNames { router: "feed_forward.router", experts: "feed_forward.experts", ..QWEN_NAMES };
+
 /// Names in the files of Nemotron-H.
 pub const NEMOTRON_NAMES: ExpertNames = ExpertNames {
     router: "mixer.gate",

@@ -6,12 +6,11 @@ use super::altup::StreamLayer;
 use super::inputs::LayerInput;
 use super::mixed::DenseAndExperts;
 use crate::model::attention::Scoring;
-use crate::model::config::{DecoderConfig, QueryKeyNorm, Recurrence};
-use crate::model::delta::DeltaAttention;
+use crate::model::config::{DecoderConfig, QueryKeyNorm};
 use crate::model::experts::{Experts, mlp};
 use crate::model::latent::LatentProjections;
 use crate::model::layers::{Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue};
-use crate::model::mamba::MambaMixer;
+use crate::model::mixer::Mixer;
 use crate::model::part::TensorRows;
 use crate::model::roles::Role;
 use crate::model::weights::Weights;
@@ -29,6 +28,8 @@ pub(super) struct Layer {
     pub(super) row_norms: Option<QueryKeyNorms>,
     /// Output projection of attention; `None` if the layer has only a feed-forward network.
     pub(super) output: Option<Linear>,
+    /// Recurrent states of a layer that also has attention, whose outputs are added.
+    pub(super) beside: Option<Box<ParallelMixer>>,
     pub(super) attention_post_norm: Option<Norm>,
     pub(super) mlp_norm: Option<Norm>,
     pub(super) feed_forward: FeedForward,
@@ -50,14 +51,21 @@ pub(super) struct Layer {
     pub(super) rotary_table: usize,
 }
 
+/// A layer of recurrent states that is computed in parallel with attention.
+pub(super) struct ParallelMixer {
+    pub(super) mixer: Mixer,
+    pub(super) output: Linear,
+    /// Number of layers before it with recurrent states.
+    pub(super) place: usize,
+}
+
 /// Projections before attention, or the operation that computes recurrent states instead.
 pub(super) enum Projections {
     /// The layer has only a feed-forward network.
     Absent,
     Plain(QueryKeyValue),
     Latent(Box<LatentProjections>),
-    Delta(Box<DeltaAttention>),
-    Mamba(Box<MambaMixer>),
+    Recurrent(Box<Mixer>),
 }
 
 /// Feed-forward layer of a decoder.
@@ -88,18 +96,18 @@ impl Layer {
         let norms = norms.map(|part| part.map(|part| weights.norm(at, part, hidden, kind)).transpose());
         let [attention_norm, attention_post_norm, mlp_norm, mlp_post_norm] = norms;
         let (queries, keys) = (config.heads * head_dim, heads.kv_width());
-        let recurrent = config.recurrent.as_ref().filter(|recurrent| recurrent.layers[index]);
-        let attention = match (recurrent, config.latent) {
-            (Some(sizes), _) => match &sizes.kind {
-                Recurrence::GatedDelta { is_grouped } => {
-                    let sizes = (sizes, *is_grouped);
-                    let delta = weights.delta_attention(index, sizes, hidden, config.norm_eps)?;
-                    Projections::Delta(Box::new(delta))
-                }
-                Recurrence::Selective(options) => {
-                    Projections::Mamba(Box::new(weights.mamba_mixer(index, (sizes, options), hidden)?))
-                }
-            },
+        let recurrent = config.recurrent_of(index);
+        let recurrent = recurrent.map(|sizes| Mixer::load(config, sizes, weights, index)).transpose()?;
+        let recurrent_place = (0..index).filter(|other| config.recurrent_of(*other).is_some()).count();
+        let (recurrent, beside) = match recurrent {
+            Some((mixer, output)) if !config.is_recurrent(index) => {
+                (None, Some(Box::new(ParallelMixer { mixer, output, place: recurrent_place })))
+            }
+            recurrent => (recurrent, None),
+        };
+        let (mixer, mixer_output) = recurrent.unzip();
+        let attention = match (mixer, config.latent) {
+            (Some(mixer), _) => Projections::Recurrent(Box::new(mixer)),
             (None, _) if !config.has_attention(index) => Projections::Absent,
             (None, Some(latent)) => {
                 let latent = weights.latent_projections(index, latent, [hidden, config.heads], kind)?;
@@ -115,19 +123,16 @@ impl Layer {
             };
             Ok(Some(QueryKeyNorms { query, key }))
         };
-        let has_cache = recurrent.is_none() && config.has_attention(index);
+        let has_cache = mixer_output.is_none() && config.has_attention(index);
         let (head_norms, row_norms) = match config.qk_norm.filter(|_| has_cache) {
             Some(QueryKeyNorm::Heads) => (qk_norms([head_dim; 2])?, None),
             Some(QueryKeyNorm::Rows) => (None, qk_norms([queries, keys])?),
             None => (None, None),
         };
         let output_width = config.latent.map_or(queries, |latent| config.heads * latent.value);
-        let output = match recurrent.map(|sizes| (sizes, &sizes.kind)) {
+        let output = match mixer_output {
             _ if !config.has_attention(index) => None,
-            Some((sizes, Recurrence::GatedDelta { .. })) => Some(weights.delta_output(index, sizes, hidden)?),
-            Some((sizes, Recurrence::Selective(options))) => {
-                Some(weights.mamba_output(index, (sizes, options), hidden)?)
-            }
+            Some(output) => Some(output),
             None => {
                 let shape = [hidden, output_width];
                 Some(weights.linear_of_columns(at, Role::Output, shape, config.output_bias)?)
@@ -155,13 +160,14 @@ impl Layer {
         Ok(Self {
             attention_norm: attention_norm?,
             attention,
-            place: match recurrent {
-                Some(_) => (0..index).filter(|other| config.is_recurrent(*other)).count(),
-                None => config.cache_index(index),
+            place: match config.is_recurrent(index) {
+                true => recurrent_place,
+                false => config.cache_index(index),
             },
             head_norms,
             row_norms,
             output,
+            beside,
             attention_post_norm: attention_post_norm?,
             mlp_norm: mlp_norm?,
             feed_forward,
@@ -196,6 +202,7 @@ fn query_key_value(config: &DecoderConfig, weights: &mut Weights, index: usize) 
     let fused = config.fused_qkv.then_some(Role::QueryKeyValue);
     let pieces = match config.gated_attention {
         true => with_gates(config),
+        false if config.restored_heads => with_restored_heads(config),
         false if widths[1] == 0 => weights.part().rows(None, &[(Role::Query, queries)]),
         false if keys_as_values => weights.part().rows(None, &[(Role::Query, queries), (Role::Key, keys)]),
         false => {
@@ -228,6 +235,20 @@ fn with_gates(config: &DecoderConfig) -> Vec<TensorRows> {
     };
     let others = [TensorRows::whole(Role::Key, keys), TensorRows::whole(Role::Value, keys)];
     of_heads(0).chain(others).chain(of_heads(width)).collect()
+}
+
+/// Returns the rows of queries, keys and values, of which files have the elements of both halves of a head of queries or keys in
+/// turn.
+fn with_restored_heads(config: &DecoderConfig) -> Vec<TensorRows> {
+    let (width, half) = (config.head_dim, config.head_dim / 2);
+    let of_heads = |role, heads: usize| {
+        let place = move |element: usize| element % half * 2 + element / half;
+        (0..heads * width)
+            .map(move |row| row / width * width + place(row % width))
+            .map(move |row| TensorRows { role, rows: row..row + 1, total_rows: heads * width })
+    };
+    let values = TensorRows::whole(Role::Value, config.kv_heads * width);
+    of_heads(Role::Query, config.heads).chain(of_heads(Role::Key, config.kv_heads)).chain([values]).collect()
 }
 
 /// Loads a dense feed-forward layer.

@@ -47,6 +47,7 @@ const METADATA: &[(&str, &str)] = &[
     ("embedding_length_per_layer_input", "hidden_size_per_layer_input"),
     ("full_attention_interval", "full_attention_interval"),
     ("ssm.conv_kernel", "linear_conv_kernel_dim"),
+    ("ssm.inner_size", "mamba_d_inner"),
     ("ssm.state_size", "linear_key_head_dim"),
     ("ssm.group_count", "linear_num_key_heads"),
     ("ssm.time_step_rank", "linear_num_value_heads"),
@@ -64,6 +65,9 @@ const METADATA: &[(&str, &str)] = &[
     ("rope.local_freq_base", "rope_local_base_freq"),
     ("rope.scaling.original_context_length", "original_max_position_embeddings"),
 ];
+
+/// Number of layers above which a file is refused.
+const MAX_LAYERS: u64 = 4096;
 
 /// Architectures whose converter reorders the rows of queries and keys so that neighboring elements rotate together.
 const INTERLEAVED: &[&str] = &["llama", "granite", "granitemoe", "granitehybrid", "smollm3", "arcee"];
@@ -178,8 +182,17 @@ pub fn from_gguf(
     let in_any_layer = |part: &str| json!(content.tensor_infos.keys().any(|name| name.ends_with(part)));
     config.insert("mamba_conv_bias".into(), in_any_layer(".ssm_conv1d.bias"));
     config.insert("mamba_proj_bias".into(), in_any_layer(".ssm_in.bias"));
+    config.insert("mamba_rms_norm".into(), in_any_layer(".ssm_norm.weight"));
+    config.insert("mamba_norm_before_gate".into(), json!(false));
     config.insert("separate_gate".into(), in_any_layer(".ffn_gate.weight"));
+    // Dense networks without this width have the common one.
+    config.insert("shared_intermediate_size".into(), Value::Null);
     let has = |tensor: &str| json!(content.tensor_infos.contains_key(tensor));
+    if arch == "jamba" {
+        let layers = 0..layers("block_count").unwrap_or(0).min(MAX_LAYERS);
+        let is_dense = |layer: &u64| has(&format!("blk.{layer}.ffn_gate_inp.weight")) == false;
+        config.insert("mlp_only_layers".into(), layers.filter(is_dense).collect());
+    }
     config.insert("tie_word_embeddings".into(), json!(!content.tensor_infos.contains_key("output.weight")));
     config.insert("qkv_bias".into(), has("blk.0.attn_q.bias"));
     config.insert("attention_bias".into(), has("blk.0.attn_output.bias"));

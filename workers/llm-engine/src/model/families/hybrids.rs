@@ -1,4 +1,4 @@
-//! Families with recurrent states in most layers: linear attention, and Mamba 2.
+//! Families with recurrent states in most layers: linear attention, Mamba 1 and Mamba 2.
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
@@ -6,8 +6,9 @@ use super::dense::granite;
 use super::mixtures::{deepseek_experts, granite_experts, granite_shared_width};
 use super::windows::no_layers;
 use crate::model::config::{
-    Activation, DecoderConfig, ExpertsConfig, Family, Fields, LayerParts, NEMOTRON_NAMES, NormKind,
-    QWEN_NAMES, QueryKeyNorm, RecurrentConfig, SelectiveConfig, SelectiveNames,
+    Activation, DecoderConfig, ExpertsConfig, Family, Fields, JAMBA_NAMES, LayerParts, Mamba1Config,
+    NEMOTRON_NAMES, NormKind, QWEN_NAMES, QueryKeyNorm, RecurrentConfig, SelectiveConfig, SelectiveNames,
+    SelectiveNorm,
 };
 use crate::model::roles::Role;
 use crate::model::rope::Scaling;
@@ -30,6 +31,20 @@ const NEMOTRON_DEFAULTS: &str = r#"{"rope_theta": 1e4, "max_position_embeddings"
     "head_dim": 128, "num_key_value_heads": 8, "mlp_hidden_act": "relu2", "n_groups": 8, "mamba_num_heads": 128,
     "ssm_state_size": 128, "mamba_head_dim": 64, "conv_kernel": 4,
     "moe_shared_expert_intermediate_size": 7688, "norm_topk_prob": true}"#;
+
+/// Defaults of Jamba.
+const JAMBA_DEFAULTS: &str = r#"{"rope_theta": 1e4, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6,
+    "num_key_value_heads": 8, "num_experts": 16, "num_experts_per_tok": 2, "mamba_d_state": 16, "mamba_d_conv": 4,
+    "mamba_expand": 2, "mamba_conv_bias": true}"#;
+
+/// Names of tensors in safetensors that Jamba, Bamba and Falcon-H1 share.
+const FEED_FORWARD_NAMES: &[(Role, &str)] = &[
+    (Role::Norm, "final_layernorm"),
+    (Role::MlpNorm, "pre_ff_layernorm"),
+    (Role::Gate, "feed_forward.gate_proj"),
+    (Role::Up, "feed_forward.up_proj"),
+    (Role::Down, "feed_forward.down_proj"),
+];
 
 /// Families with recurrent states in most layers.
 pub(super) const FAMILIES: &[Family] = &[
@@ -129,6 +144,57 @@ pub(super) const FAMILIES: &[Family] = &[
         experts: Some(nemotron_experts),
         configure: nemotron,
     },
+    Family {
+        name: "Jamba",
+        architectures: &["JambaForCausalLM"],
+        model_types: &["jamba"],
+        gguf: Some("jamba"),
+        defaults: JAMBA_DEFAULTS,
+        windowed_layers: no_layers,
+        experts: None,
+        configure: jamba,
+    },
+    Family {
+        name: "Jamba MoE",
+        architectures: &["JambaForCausalLM"],
+        model_types: &["jamba"],
+        gguf: Some("jamba"),
+        defaults: JAMBA_DEFAULTS,
+        windowed_layers: no_layers,
+        experts: Some(|fields| ExpertsConfig::from_fields(fields, &JAMBA_NAMES, "intermediate_size")),
+        configure: jamba,
+    },
+    Family {
+        name: "Bamba",
+        architectures: &["BambaForCausalLM"],
+        model_types: &["bamba"],
+        // Converters write them as Granite 4.
+        gguf: None,
+        defaults: r#"{"rope_theta": 1e4, "partial_rotary_factor": 0.5, "max_position_embeddings": 262144,
+            "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "mamba_n_groups": 1, "mamba_n_heads": 128,
+            "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_conv_bias": true}"#,
+        windowed_layers: no_layers,
+        experts: None,
+        configure: |decoder, fields| {
+            decoder.names = FEED_FORWARD_NAMES;
+            check_silu(decoder)?;
+            let options = selective(decoder, fields)?;
+            decoder.recurrent = Some(RecurrentConfig::of_mamba(fields, GRANITE_SIZES, options)?);
+            Ok(())
+        },
+    },
+    Family {
+        name: "Falcon-H1",
+        architectures: &["FalconH1ForCausalLM"],
+        model_types: &["falcon_h1"],
+        gguf: Some("falcon-h1"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+            "num_key_value_heads": 8, "mamba_n_groups": 1, "mamba_n_heads": 128, "mamba_d_state": 256,
+            "mamba_d_conv": 4, "mamba_conv_bias": true, "mamba_norm_before_gate": true}"#,
+        windowed_layers: no_layers,
+        experts: None,
+        configure: falcon,
+    },
 ];
 
 /// Adds the kinds of layers, their number, and the width of heads to the configuration of a hybrid, from other fields that
@@ -138,17 +204,27 @@ pub(super) const FAMILIES: &[Family] = &[
 /// Returns an error for a pattern with unknown kinds.
 pub fn complete(config: &mut Value) -> Result<()> {
     let size = |name: &str| config[name].as_u64();
+    let hidden = size("hidden_size");
     if let (Some(heads @ 1..), Some(hidden), false) =
-        (size("mamba_n_heads"), size("hidden_size"), config["mamba_d_head"].is_u64())
+        (size("mamba_n_heads"), hidden, config["mamba_d_head"].is_u64())
     {
-        let width = size("mamba_expand").unwrap_or(2).saturating_mul(hidden) / heads;
-        config["mamba_d_head"] = json!(width);
+        let expanded = size("mamba_expand").unwrap_or(2).saturating_mul(hidden);
+        config["mamba_d_head"] = json!(size("mamba_d_ssm").unwrap_or(expanded) / heads);
+    }
+    if config["model_type"] == "jamba" {
+        complete_jamba(config)?;
     }
     if !config["layer_types"].is_null() {
         return Ok(());
     }
+    let layers = config["num_hidden_layers"].as_u64().filter(|layers| *layers <= 4096).unwrap_or(0);
     let kinds = match (&config["layers_block_type"], config["hybrid_override_pattern"].as_str()) {
         (kinds @ Value::Array(_), _) => kinds.clone(),
+        _ if config["model_type"] == "bamba" => {
+            let list = config["attn_layer_indices"].as_array();
+            let has_attention = |layer| list.is_some_and(|list| list.contains(&json!(layer)));
+            (0..layers).map(|layer| if has_attention(layer) { "attention" } else { "mamba" }).collect()
+        }
         (_, Some(pattern)) => {
             let kind = |letter| match letter {
                 'M' => Ok("mamba"),
@@ -168,16 +244,128 @@ pub fn complete(config: &mut Value) -> Result<()> {
     Ok(())
 }
 
-fn granite_hybrid(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
+/// Adds the layers of Jamba with attention and with a dense network, which periods describe, and the rank of steps.
+fn complete_jamba(config: &mut Value) -> Result<()> {
+    let size = |name: &str, default: u64| match &config[name] {
+        Value::Null => Ok(default),
+        value => value.as_u64().with_context(|| format!("{name:?} is not a whole number: {value}")),
+    };
+    let layers = config["num_hidden_layers"].as_u64().filter(|layers| *layers <= 4096).unwrap_or(0);
+    let is_in_period = |name: &str, default: [u64; 2]| -> Result<Vec<bool>> {
+        let [period, offset] = [format!("{name}_period"), format!("{name}_offset")];
+        let (of_period, of_offset) = (size(&period, default[0])?, size(&offset, default[1])?);
+        ensure!(
+            of_offset < of_period,
+            "{offset:?} is {of_offset}, but must be below {period:?}, {of_period}"
+        );
+        Ok((0..layers).map(|layer| layer % of_period == of_offset).collect())
+    };
+    let has_attention = is_in_period("attn_layer", [8, 4])?;
+    let has_experts = is_in_period("expert_layer", [2, 1])?;
+    let kind = |has_attention| if has_attention { "attention" } else { "mamba" };
+    let dense: Vec<usize> = (0..has_experts.len()).filter(|layer| !has_experts[*layer]).collect();
+    let rank = size("hidden_size", 0)?.div_ceil(16);
+    config["layer_types"] = has_attention.into_iter().map(kind).collect();
+    config["mlp_only_layers"] = json!(dense);
+    if config["mamba_dt_rank"].is_null() || config["mamba_dt_rank"] == "auto" {
+        config["mamba_dt_rank"] = json!(rank);
+    }
+    Ok(())
+}
+
+/// Checks that the activation is that of the kernels of Mamba.
+fn check_silu(decoder: &DecoderConfig) -> Result<()> {
+    let activation = decoder.activation;
+    ensure!(
+        activation == Activation::Silu,
+        "\"hidden_act\" is {activation:?}, which models with Mamba do not support; use silu"
+    );
+    Ok(())
+}
+
+fn jamba(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
+    check_silu(decoder)?;
+    decoder.names = FEED_FORWARD_NAMES;
+    let step_rank = match fields.size("linear_num_value_heads")? {
+        Some(rank) => rank,
+        None => fields.required("mamba_dt_rank")?,
+    };
+    let options = Mamba1Config {
+        step_rank,
+        conv_bias: fields.flag("mamba_conv_bias"),
+        projection_bias: fields.flag("mamba_proj_bias"),
+        norm_eps: decoder.norm_eps,
+    };
+    decoder.recurrent = Some(RecurrentConfig::of_mamba1(fields, options)?);
+    without_rotation(decoder);
+    Ok(())
+}
+
+fn falcon(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
+    check_silu(decoder)?;
+    for name in ["attention_bias", "mlp_bias", "mamba_proj_bias", "projectors_bias"] {
+        ensure!(!fields.flag(name), "{name:?} is true, but biases of projections are not supported");
+    }
+    let factor = |name: &str| Ok::<_, anyhow::Error>(fields.number(name)?.unwrap_or(1.0));
+    decoder.names = FEED_FORWARD_NAMES;
+    decoder.embedding_scale = fields.number("embedding_multiplier")?;
+    decoder.logit_scale = fields.number("lm_head_multiplier")?;
+    let attention = factor("attention_in_multiplier")?;
+    let [of_gates, of_down] = factors(fields, "mlp_multipliers")?;
+    decoder.factors = vec![
+        (Role::Query, attention),
+        (Role::Key, attention * factor("key_multiplier")?),
+        (Role::Value, attention),
+        (Role::Output, factor("attention_out_multiplier")?),
+        (Role::MambaOutput, factor("ssm_out_multiplier")?),
+        (Role::Gate, of_gates),
+        (Role::Down, of_down),
+    ];
+    let of_input = factor("ssm_in_multiplier")?;
+    let norm = match (fields.flag("mamba_rms_norm"), fields.flag("mamba_norm_before_gate")) {
+        (false, _) => SelectiveNorm::Absent,
+        (true, false) => SelectiveNorm::AfterGates,
+        (true, true) => SelectiveNorm::BeforeGates,
+    };
     let options = SelectiveConfig {
+        norm,
+        input_factors: factors(fields, "ssm_multipliers")?.map(|factor| factor * of_input),
+        beside_attention: true,
+        ..selective(decoder, fields)?
+    };
+    decoder.recurrent = Some(RecurrentConfig::of_mamba(fields, GRANITE_SIZES, options)?);
+    Ok(())
+}
+
+/// Reads a list of factors, which are 1 without it.
+fn factors<const N: usize>(fields: &Fields, name: &str) -> Result<[f64; N]> {
+    let Some(list) = fields.value(name) else { return Ok([1.0; N]) };
+    let numbers = list.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
+    let numbers = numbers.and_then(|list: Vec<f64>| list.try_into().ok());
+    numbers.with_context(|| format!("{name:?} is {list}, but must be a list of {N} numbers"))
+}
+
+/// Reads the options of Mamba 2 with the names of Granite, which families share.
+fn selective(decoder: &DecoderConfig, fields: &Fields) -> Result<SelectiveConfig> {
+    Ok(SelectiveConfig {
         conv_bias: fields.flag("mamba_conv_bias"),
         projection_bias: fields.flag("mamba_proj_bias"),
         step_limits: step_limits(fields)?,
+        norm: SelectiveNorm::AfterGates,
         norm_eps: decoder.norm_eps,
-    };
+        input_factors: [1.0; 5],
+        beside_attention: false,
+    })
+}
+
+fn granite_hybrid(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
+    let options = selective(decoder, fields)?;
     let mamba = RecurrentConfig::of_mamba(fields, GRANITE_SIZES, options)?;
     let is_rotated = fields.flag("rope_finetuned")
         || fields.value("position_embedding_type").is_some_and(|kind| kind == "rope");
+    // Converters reorder the elements of whole heads, of which Bamba rotates a part.
+    decoder.restored_heads = is_rotated && decoder.interleaved && decoder.rope.rotary_dim < decoder.head_dim;
+    decoder.interleaved &= !decoder.restored_heads;
     if !is_rotated {
         without_rotation(decoder);
     }
@@ -195,6 +383,9 @@ fn layer_kinds<'f>(fields: &'f Fields) -> Result<Vec<&'f str>> {
 
 /// Returns true if a config.json describes layers with a mixture of experts by their kinds.
 pub(super) fn has_mixtures(config: &Value) -> bool {
+    if config["model_type"] == "jamba" {
+        return config["num_experts"] != 1;
+    }
     let is_mixture = |kind: &Value| *kind == "moe";
     let lists = ["layer_types", "layers_block_type"].map(|name| config[name].as_array());
     lists.into_iter().flatten().any(|kinds| kinds.iter().any(is_mixture))
@@ -233,8 +424,7 @@ fn nemotron(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     let options = SelectiveConfig {
         conv_bias: flag("use_conv_bias", "mamba_conv_bias", true),
         projection_bias: flag("use_bias", "mamba_proj_bias", false),
-        step_limits: step_limits(fields)?,
-        norm_eps: decoder.norm_eps,
+        ..selective(decoder, fields)?
     };
     decoder.recurrent = Some(RecurrentConfig::of_mamba(fields, NEMOTRON_SIZES, options)?);
     let parts = |kind: &str| match kind {

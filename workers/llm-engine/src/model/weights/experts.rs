@@ -262,7 +262,8 @@ impl Weights<'_> {
         let (count, inner, prefix) = (config.count, config.intermediate, self.prefix.clone());
         let mut load = |name: String, width: usize| {
             self.check(&name, &[count, width * self.part.ranks()])?;
-            let piece = Piece { name, rows: 0..count, columns: self.part.own(width), in_order: false };
+            let piece =
+                Piece { name, rows: 0..count, columns: self.part.own(width), in_order: false, factor: 1.0 };
             self.floats(&[piece], &[count, width], self.dtype)
         };
         let names = config.names;
@@ -430,6 +431,7 @@ impl Weights<'_> {
                 rows: first..first + rows,
                 columns: columns.clone(),
                 in_order: false,
+                factor: 1.0,
             }
         };
         Ok((0..joined).map(piece).collect())
