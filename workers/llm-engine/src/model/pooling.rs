@@ -35,7 +35,12 @@ pub struct EmbeddingHead {
 impl EmbeddingHead {
     /// Creates a head that computes the mean of states of `width` elements.
     pub fn mean(width: usize) -> Self {
-        Self { poolings: vec![Pooling::Mean], dense: Vec::new(), normalize: false, width }
+        Self::pooled(Pooling::Mean, width)
+    }
+
+    /// Creates a head that only pools states of `width` elements.
+    pub fn pooled(pooling: Pooling, width: usize) -> Self {
+        Self { poolings: vec![pooling], dense: Vec::new(), normalize: false, width }
     }
 
     /// Creates a head that computes a score: the product of the last state with `weight`, f32 (1, width). If `sigmoid`,

@@ -3,7 +3,7 @@ use std::f64::consts::TAU;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor};
-use candle_nn::fused::Rotary;
+use candle_nn::fused::{CacheHeads, Rotary};
 use serde_json::Value;
 
 /// Modification of the frequencies, which are powers of theta by default.
@@ -252,4 +252,36 @@ impl RotaryTable {
     pub fn rotary(&self) -> Rotary<'_> {
         Rotary { cos: &self.cos, sin: &self.sin, interleaved: self.interleaved }
     }
+}
+
+/// Splits projections (rows, 3 · heads · width) into queries, keys and values (rows, heads, width), and rotates queries and
+/// keys. `positions` and `rows` are the row in the rotary table and the number of each row, u32 (rows).
+///
+/// # Errors
+/// Returns an error if sizes do not match or the device fails.
+pub fn rotated_heads(
+    all: &Tensor,
+    heads: usize,
+    rotary: Rotary,
+    positions: &Tensor,
+    rows: &Tensor,
+) -> candle_core::Result<[Tensor; 3]> {
+    let (count, width) = (all.dim(0)?, all.dim(1)? / 3);
+    let part = |index: usize| all.narrow(1, index * width, width);
+    let empty = || Tensor::zeros((count, heads, width / heads), all.dtype(), all.device());
+    let (keys, values) = (empty()?, empty()?);
+    let heads = CacheHeads {
+        q: &part(0)?,
+        k: &part(1)?,
+        v: &part(2)?,
+        bias: None,
+        norms: None,
+        rotary,
+        positions,
+        slots: rows,
+        keys: &keys,
+        values: &values,
+        scales: None,
+    };
+    Ok([heads.forward()?, keys, values])
 }

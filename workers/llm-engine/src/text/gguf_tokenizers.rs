@@ -185,6 +185,12 @@ fn add_bos_eos(tokenizer: &mut Tokenizer, metadata: &Metadata, tokens: &[String]
     let template: Vec<String> = name(&first).into_iter().chain(["$0".into()]).chain(name(&last)).collect();
     let mut builder = TemplateProcessing::builder();
     builder.try_single(template).map_err(Error::msg)?;
+    if let Some(end) = name(&last) {
+        // Texts of a pair are separated as in ModernBERT, the only such family with classifiers of pairs.
+        let second = ["$A".into(), end.clone(), "$B:1".into(), format!("{end}:1")];
+        let pair: Vec<String> = name(&first).into_iter().chain(second).collect();
+        builder.try_pair(pair).map_err(Error::msg)?;
+    }
     builder.special_tokens(first.into_iter().chain(last).collect::<Vec<_>>());
     let processor = builder.build()?;
     tokenizer.with_post_processor(Some(processor));

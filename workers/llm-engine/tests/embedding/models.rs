@@ -89,7 +89,7 @@ fn merged(base: &str, variant: &str) -> tempfile::TempDir {
 
 #[test]
 fn vectors_equal_sentence_transformers() {
-    for name in ["bert", "xlm-roberta", "qwen3", "gemma3"] {
+    for name in ["bert", "xlm-roberta", "modernbert", "qwen3", "gemma3"] {
         for (device, dtype, tolerance) in
             [(Device::Cpu, DType::F32, 1e-6), (device(), DType::F32, 1e-6), (device(), DType::F16, 1e-3)]
         {
@@ -144,12 +144,14 @@ fn gguf_files_name_the_pooling() {
         check(&mut model, &expected(&data("bert")), 1e-6, "bert.gguf");
         let mut model = open(&data("bert-cls-q8_0.gguf"), &device, None);
         check(&mut model, &expected(&data("bert-cls")), 5e-3, "bert-cls-q8_0.gguf");
+        let mut model = open(&data("modernbert.gguf"), &device, Some(DType::F32));
+        check(&mut model, &expected(&data("modernbert")), 1e-6, "modernbert.gguf");
     }
 }
 
 #[test]
 fn scores_equal_sentence_transformers() {
-    for name in ["bert-reranker", "xlm-roberta-reranker"] {
+    for name in ["bert-reranker", "xlm-roberta-reranker", "modernbert-reranker", "modernbert-cls-reranker"] {
         let path = data(name);
         for device in [Device::Cpu, device()] {
             let mut model = open(&path, &device, Some(DType::F32));
@@ -235,9 +237,9 @@ fn decoders_with_a_classifier_have_one_label() {
 /// GGUF files of classifiers contain no activation, and SentencePiece drops white space that the folder's tokenizer keeps.
 #[test]
 fn scores_of_gguf_files_equal_those_of_folders() {
-    for name in ["bert-reranker", "xlm-roberta-reranker"] {
+    for name in ["bert-reranker", "xlm-roberta-reranker", "modernbert-reranker"] {
         let expected = expected(&data(name));
-        let is_logit = name == "bert-reranker";
+        let is_logit = name != "xlm-roberta-reranker";
         let (texts, wanted): (Vec<String>, Vec<f32>) = list::<String>(&expected["texts"])
             .into_iter()
             .zip(list::<f32>(&expected["scores"]))
@@ -286,16 +288,41 @@ fn invalid_prompts_are_rejected() {
 
 #[test]
 fn unsupported_encoders_are_rejected_by_name() {
-    let folder = merged("bert", "bert-cls");
+    rejected(
+        "bert",
+        &[
+            ("\"gelu\"", "\"tanh\"", "tanh"),
+            ("\"num_attention_heads\": 4", "\"num_attention_heads\": 5", "5 heads"),
+            ("\"hidden_size\": 32", "\"hidden_size\": 64", "word_embeddings"),
+            ("BertModel", "BertForSequenceClassification", "2 labels"),
+            ("\"max_position_embeddings\": 64", "\"max_position_embeddings\": 65", "64 positions"),
+        ],
+    );
+    rejected(
+        "modernbert",
+        &[
+            ("\"gelu\"", "\"tanh\"", "tanh"),
+            ("\"hidden_size\": 32", "\"hidden_size\": 36", "heads of 9 elements cannot rotate"),
+            (
+                "\"intermediate_size\": 64",
+                "\"intermediate_size\": 63",
+                "layers.0.mlp.Wi.weight' has shape [128, 32]",
+            ),
+            ("\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5", "layers.4.attn.Wqkv.weight"),
+            ("\"norm_bias\": false", "\"norm_bias\": true", "embeddings.norm.bias"),
+            ("\"global_attn_every_n_layers\": 3", "\"layer_types\": [\"full_attention\"]", "1 entries"),
+            ("\"classifier_pooling\": \"cls\"", "\"classifier_pooling\": \"max\"", "use cls or mean"),
+            ("ModernBertModel", "ModernBertForSequenceClassification", "2 labels"),
+        ],
+    );
+}
+
+/// Checks that replacing a text in a model's config.json results in an error.
+fn rejected(model: &str, changes: &[(&str, &str, &str)]) {
+    let folder = merged(model, model);
     let file = folder.path().join("config.json");
     let config = fs::read_to_string(&file).unwrap();
-    for (from, to, name) in [
-        ("\"gelu\"", "\"tanh\"", "tanh"),
-        ("\"num_attention_heads\": 4", "\"num_attention_heads\": 5", "5 heads"),
-        ("\"hidden_size\": 32", "\"hidden_size\": 64", "word_embeddings"),
-        ("BertModel", "BertForSequenceClassification", "2 labels"),
-        ("\"max_position_embeddings\": 64", "\"max_position_embeddings\": 65", "64 positions"),
-    ] {
+    for (from, to, name) in changes {
         assert!(config.contains(from), "{from}");
         fs::write(&file, config.replace(from, to)).unwrap();
         let error = load(folder.path(), &Device::Cpu, LoadOptions::default(), &mut |_| ()).err().unwrap();

@@ -91,6 +91,25 @@ def byte_level():
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=LIMIT, **names)
 
 
+def marked_byte_level():
+    """Returns a byte-level tokenizer that marks texts as BERT does, like that of ModernBERT."""
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=BERT_TOKENS, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    special = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
+    )
+    names = dict(pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]")
+    inputs = ["input_ids", "attention_mask"]
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=LIMIT, model_input_names=inputs, **names
+    )
+
+
 def randomized(model, seed):
     """Replaces all weights, so that layers and norms differ."""
     random = torch.Generator().manual_seed(seed)
@@ -209,6 +228,94 @@ def gguf_file(path, model, tokenizer, pooling, quantized):
     writer.close()
 
 
+MODERN_PARTS = {
+    "embeddings.tok_embeddings": "token_embd", "embeddings.norm": "token_embd_norm", "final_norm": "output_norm",
+    "attn_norm": "attn_norm", "attn.Wqkv": "attn_qkv", "attn.Wo": "attn_output", "mlp_norm": "ffn_norm",
+    "mlp.Wi": "ffn_up", "mlp.Wo": "ffn_down", "head.dense": "cls", "head.norm": "cls.norm", "classifier": "cls.output",
+}
+
+
+def modern_file(path, model, tokenizer, pooling):
+    """Writes a ModernBERT model as llama.cpp's converter does."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, "modern-bert")
+    writer.add_context_length(LIMIT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(INNER)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_head_count(HEADS)
+    writer.add_layer_norm_eps(config.norm_eps)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(pooling)
+    writer.add_sliding_window(config.local_attention)
+    writer.add_sliding_window_pattern(3)
+    writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+    writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    content = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    tokens = sorted(content["vocab"], key=content["vocab"].get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("modern-bert")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token in BERT_TOKENS else 1 for token in tokens])
+    writer.add_token_merges([" ".join(merge) for merge in content["merges"]])
+    writer.add_bos_token_id(tokenizer.cls_token_id)
+    writer.add_eos_token_id(tokenizer.sep_token_id)
+    writer.add_unk_token_id(tokenizer.unk_token_id)
+    writer.add_sep_token_id(tokenizer.sep_token_id)
+    writer.add_pad_token_id(tokenizer.pad_token_id)
+    writer.add_mask_token_id(tokenizer.mask_token_id)
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(True)
+    writer.add_add_sep_token(True)
+    for name, weight in model.state_dict().items():
+        part, kind = name.removeprefix("model.").rsplit(".", 1)
+        layer = ""
+        if part.startswith("layers."):
+            _, layer, part = part.split(".", 2)
+            layer = f"blk.{layer}."
+        writer.add_tensor(f"{layer}{MODERN_PARTS[part]}.{kind}", weight.numpy().astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def modern(data):
+    """Writes ModernBERT: an embedding model, and rerankers with both poolings."""
+    torch.manual_seed(1)
+    tokenizer = marked_byte_level()
+    ids = dict(
+        pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id,
+        cls_token_id=tokenizer.cls_token_id, sep_token_id=tokenizer.sep_token_id,
+    )
+    sizes = dict(vocab_size=len(tokenizer), max_position_embeddings=LIMIT, **{**SIZES, "num_hidden_layers": 4})
+    config = transformers.ModernBertConfig(
+        local_attention=16, rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 16e4},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}, **sizes, **ids
+    )
+    model = transformers.ModernBertModel(config)
+    embedder(data, "modernbert", model, tokenizer, [Pooling(WIDTH, "cls"), Normalize()], 7)
+    modern_file(data / "modernbert.gguf", model, tokenizer, gguf.PoolingType.CLS)
+    # The fields of published checkpoints, which name neither the kinds of layers nor their rotary parameters.
+    path = data / "modernbert/config.json"
+    old = json.loads(path.read_text())
+    bases = [old["rope_parameters"][kind]["rope_theta"] for kind in ("full_attention", "sliding_attention")]
+    own = dict(global_attn_every_n_layers=3, global_rope_theta=bases[0], local_rope_theta=bases[1])
+    kept = {key: value for key, value in old.items() if key not in ("layer_types", "rope_parameters")}
+    path.write_text(json.dumps({**kept, **own}, indent=2) + "\n")
+
+    biases = dict(norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True)
+    for name, pooling, options, seed in [
+        ("modernbert-reranker", "mean", {}, 8), ("modernbert-cls-reranker", "cls", biases, 9)
+    ]:
+        own = {**config.to_dict(), **options, "num_labels": 1, "classifier_pooling": pooling}
+        model = transformers.ModernBertForSequenceClassification(transformers.ModernBertConfig(**own))
+        reranker(data, name, model, tokenizer, torch.nn.Identity(), seed)
+        if not options:
+            modern_file(data / f"{name}.gguf", model, tokenizer, gguf.PoolingType.RANK)
+
+
 def main(data):
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
@@ -252,6 +359,7 @@ def main(data):
     roberta = transformers.XLMRobertaConfig(**{**roberta.to_dict(), "num_labels": 1})
     model = transformers.XLMRobertaForSequenceClassification(roberta)
     reranker(data, "xlm-roberta-reranker", model, pieces, torch.nn.Sigmoid(), 6)
+    modern(data)
 
 
 if __name__ == "__main__":

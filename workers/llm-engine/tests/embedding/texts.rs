@@ -1,5 +1,6 @@
 //! Tokenization of texts and pairs, with truncation.
 use llm_engine::model::load_text;
+use llm_engine::text::TextCodec;
 use serde_json::Value;
 
 use super::models::{data, list};
@@ -35,13 +36,19 @@ fn pairs_have_two_segments() {
 /// Words, continuations, accents, signs and unknown characters.
 #[test]
 fn a_gguf_file_has_the_same_tokenizer() {
-    let (folder, file) = (load_text(&data("bert")).unwrap(), load_text(&data("bert.gguf")).unwrap());
+    for name in ["bert", "modernbert"] {
+        let folder = load_text(&data(name)).unwrap();
+        same_tokens(&folder, &load_text(&data(&format!("{name}.gguf"))).unwrap());
+    }
+}
+
+fn same_tokens(folder: &TextCodec, file: &TextCodec) {
     for text in
         ["", "a", "woodchucks, aren't CHEAP", "na\u{ef}ve \u{6771}\u{4eac} \u{1f600}", "[SEP] x [CLS]"]
     {
         assert_eq!(file.encode(text, true).unwrap(), folder.encode(text, true).unwrap(), "{text}");
-        let pair = |codec: &llm_engine::text::TextCodec| codec.encode_pair(text, "the dog", None).unwrap();
-        assert_eq!(pair(&file), pair(&folder), "{text}");
+        let pair = |codec: &TextCodec| codec.encode_pair(text, "the dog", None).unwrap();
+        assert_eq!(pair(file), pair(folder), "{text}");
     }
 }
 

@@ -1,42 +1,27 @@
-//! Layers of an encoder: attention without a mask and a feed-forward layer, each followed by a residual and a norm.
+//! Layers of an encoder: attention without a causal mask and a feed-forward layer, each with a residual, and a norm before
+//! it or after it.
 use anyhow::Result;
-use candle_core::{DType, Tensor};
+use candle_core::{D, DType, Tensor};
 
 use super::config::{Activation, EncoderConfig};
-use super::names::{self, Name, Names};
+use super::names::{Name, Names};
 use crate::model::attention::{AttentionPlan, Scoring};
 use crate::model::cache::KeysValues;
-use crate::model::layers::{FusedWith, Linear};
+use crate::model::layers::{FusedWith, Linear, Norm};
+use crate::model::rope::{RotaryTable, rotated_heads};
 use crate::model::weights::Weights;
 
-/// Layer norm: (x - mean) / sqrt(variance + eps) · weight + bias.
-#[derive(Clone, Debug)]
-pub struct LayerNorm {
-    weight: Tensor,
-    bias: Tensor,
-    eps: f32,
-}
-
-impl LayerNorm {
-    /// Loads a norm of states of type `dtype`.
-    ///
-    /// # Errors
-    /// Returns an error if a tensor is missing or has the wrong shape.
-    pub fn load(weights: &mut Weights, name: &str, config: &EncoderConfig, dtype: DType) -> Result<Self> {
-        let mut vector = |kind: &str| {
-            Ok(weights.vector_named(&format!("{name}.{kind}"), config.hidden)?.to_dtype(dtype)?)
-        };
-        let (weight, bias): (Result<Tensor>, Result<Tensor>) = (vector("weight"), vector("bias"));
-        Ok(Self { weight: weight?, bias: bias?, eps: config.norm_eps as f32 })
-    }
-
-    /// Normalizes the rows of `x`.
-    ///
-    /// # Errors
-    /// Returns an error if the device fails.
-    pub fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        candle_nn::ops::layer_norm(x, &self.weight, &self.bias, self.eps)
-    }
+/// Loads a layer norm of states of type `dtype`.
+///
+/// # Errors
+/// Returns an error if a tensor is missing or has the wrong shape.
+pub fn load_norm(weights: &mut Weights, name: &str, config: &EncoderConfig, dtype: DType) -> Result<Norm> {
+    let weight = weights.vector_named(&format!("{name}.weight"), config.hidden)?;
+    let bias = match config.biases.norms {
+        true => Some(weights.vector_named(&format!("{name}.bias"), config.hidden)?),
+        false => None,
+    };
+    Ok(Norm::layer(weight, bias, config.norm_eps, dtype)?)
 }
 
 /// A layer of an encoder.
@@ -44,13 +29,31 @@ pub struct EncoderLayer {
     /// One product for queries, keys and values, or three if their formats differ.
     query_key_value: Vec<Linear>,
     output: Linear,
-    attention_norm: LayerNorm,
+    /// Norm after attention, or before it; the first layer may have none before it.
+    attention_norm: Option<Norm>,
+    /// Projection before the activation, or that of the gate followed by another.
     up: Linear,
     down: Linear,
-    mlp_norm: LayerNorm,
+    mlp_norm: Norm,
     activation: Activation,
     heads: usize,
+    /// If true, norms precede attention and the feed-forward layer, which has a gate.
+    is_modern: bool,
     scoring: Scoring,
+    /// Index of the rotary table.
+    table: usize,
+}
+
+/// Inputs that all layers share.
+pub struct EncoderStep<'a> {
+    /// Attention of each text.
+    pub plan: &'a AttentionPlan,
+    /// Rotary tables; none for encoders with a table of positions.
+    pub tables: &'a [RotaryTable],
+    /// Position of each row in its text, u32.
+    pub positions: &'a Tensor,
+    /// Numbers of the rows, u32.
+    pub rows: &'a Tensor,
 }
 
 impl EncoderLayer {
@@ -65,32 +68,43 @@ impl EncoderLayer {
         config: &EncoderConfig,
         dtype: DType,
     ) -> Result<Self> {
-        let EncoderConfig { hidden, intermediate, heads, activation, .. } = *config;
-        let name = |part: Name| names.in_layer(index, part);
-        let projections = names::QUERY_KEY_VALUE.map(name);
+        let EncoderConfig { hidden, intermediate, heads, activation, biases, .. } = *config;
+        let (parts, name) = (names.parts, |part: Name| names.in_layer(index, part));
+        let projections: Vec<String> = parts.query_key_value.iter().copied().map(name).collect();
+        let (bias, rows) = (biases.attention, 3 * hidden / projections.len());
         let query_key_value = match weights.are_stored_alike(&projections)? {
-            true => vec![weights.linear_named(&projections, hidden, hidden, true)?],
+            true => vec![weights.linear_named(&projections, rows, hidden, bias)?],
             false => projections
                 .iter()
-                .map(|name| weights.linear_named(std::slice::from_ref(name), hidden, hidden, true))
+                .map(|name| weights.linear_named(std::slice::from_ref(name), rows, hidden, bias))
                 .collect::<Result<_>>()?,
         };
-        let mut linear = |part, rows, width| weights.linear_named(&[name(part)], rows, width, true);
-        let output = linear(names::OUTPUT, hidden, hidden)?;
-        let up = linear(names::UP, intermediate, hidden)?;
-        let down = linear(names::DOWN, hidden, intermediate)?;
-        let mut norm = |part| LayerNorm::load(weights, &name(part), config, dtype);
+        let mut linear = |part, rows, width, bias| weights.linear_named(&[name(part)], rows, width, bias);
+        let local = config.rotary.as_ref().map(|rotary| rotary.layers[index]);
+        let is_modern = local.is_some();
+        let output = linear(parts.output, hidden, hidden, bias)?;
+        let up =
+            linear(parts.up, if is_modern { 2 * intermediate } else { intermediate }, hidden, biases.mlp)?;
+        let down = linear(parts.down, hidden, intermediate, biases.mlp)?;
+        let mut norm = |part| load_norm(weights, &name(part), config, dtype);
+        let attention_norm = match is_modern && index == 0 {
+            true => None,
+            false => Some(norm(parts.attention_norm)?),
+        };
         let scale = ((hidden / heads) as f64).powf(-0.5) as f32;
+        let (table, window) = local.unwrap_or((0, None));
         Ok(Self {
             query_key_value,
             output,
-            attention_norm: norm(names::ATTENTION_NORM)?,
+            attention_norm,
             up,
             down,
-            mlp_norm: norm(names::MLP_NORM)?,
+            mlp_norm: norm(parts.mlp_norm)?,
             activation,
             heads,
-            scoring: Scoring { scale, softcap: None, window: None },
+            is_modern,
+            scoring: Scoring { scale, softcap: None, window },
+            table,
         })
     }
 
@@ -101,24 +115,35 @@ impl EncoderLayer {
     pub fn forward(
         &self,
         x: &Tensor,
-        plan: &AttentionPlan,
+        step: &EncoderStep,
         wanted: Option<&Tensor>,
     ) -> candle_core::Result<Tensor> {
-        let [q, k, v] = self.heads(x)?;
+        let [q, k, v] = match &self.attention_norm {
+            Some(norm) if self.is_modern => self.heads(&norm.forward(x)?, step)?,
+            _ => self.heads(x, step)?,
+        };
         let keys_values = KeysValues { keys: k, values: v, scales: None };
-        let attended = plan.attend(self.scoring, &q, &keys_values, None, false)?;
+        let attended = step.plan.attend(self.scoring, &q, &keys_values, None, false)?;
         let (attended, x) = match wanted {
             Some(rows) => (attended.index_select(rows, 0)?, x.index_select(rows, 0)?),
             None => (attended, x.clone()),
         };
         let onto = |residual| FusedWith { residual: Some(residual), ..FusedWith::default() };
-        let x = self.attention_norm.forward(&self.output.forward_fused(&attended, onto(&x))?)?;
+        let x = self.output.forward_fused(&attended, onto(&x))?;
+        if self.is_modern {
+            let both = self.up.forward(&self.mlp_norm.forward(&x)?)?;
+            let width = both.dim(D::Minus1)? / 2;
+            let gate = self.activation.forward(&both.narrow(D::Minus1, 0, width)?.contiguous()?)?;
+            let inner = (gate * both.narrow(D::Minus1, width, width)?)?;
+            return self.down.forward_fused(&inner, onto(&x));
+        }
+        let x = self.attention_norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))?;
         let inner = self.activation.forward(&self.up.forward(&x)?)?;
         self.mlp_norm.forward(&self.down.forward_fused(&inner, onto(&x))?)
     }
 
-    /// Returns queries, keys and values (rows, heads, width), without copies if they are one product.
-    fn heads(&self, x: &Tensor) -> candle_core::Result<[Tensor; 3]> {
+    /// Returns queries, keys and values (rows, heads, width), without copies if they are one product without rotation.
+    fn heads(&self, x: &Tensor, step: &EncoderStep) -> candle_core::Result<[Tensor; 3]> {
         let (rows, heads) = (x.dim(0)?, self.heads);
         let outputs = self.query_key_value.iter().map(|linear| linear.forward(x));
         let outputs = outputs.collect::<candle_core::Result<Vec<_>>>()?;
@@ -126,6 +151,9 @@ impl EncoderLayer {
             [all] => all.clone(),
             several => Tensor::cat(several, 1)?,
         };
+        if let Some(table) = step.tables.get(self.table) {
+            return rotated_heads(&all, heads, table.rotary(), step.positions, step.rows);
+        }
         let all = all.reshape((rows, 3 * heads, ()))?;
         Ok([all.narrow(1, 0, heads)?, all.narrow(1, heads, heads)?, all.narrow(1, 2 * heads, heads)?])
     }

@@ -1,4 +1,5 @@
-//! Encoders of the BERT family: embeddings of texts, and scores of pairs of texts. All tokens of a text see each other.
+//! Encoders of the BERT family: embeddings of texts, and scores of pairs of texts. All tokens of a text see each other, or in
+//! some layers of ModernBERT those near them.
 //!
 //! | file | subject |
 //! |---|---|
@@ -16,15 +17,16 @@ mod names;
 
 use super::attention::{AttentionPlan, Heads, StepIndices};
 use super::files::ModelFiles;
-use super::layers::Embedding;
+use super::layers::{Embedding, Norm};
 use super::packed::packed_step;
 use super::pooling::EmbeddingHead;
+use super::rope::RotaryTable;
 use super::sentence::SentenceModules;
 use super::weights::Weights;
 use crate::step::{BLOCK_SIZE, Capacity, Step, StepModel, Tasks};
 use classifier::Classifier;
 use config::EncoderConfig;
-use layers::{EncoderLayer, LayerNorm};
+use layers::{EncoderLayer, EncoderStep, load_norm};
 use names::Names;
 
 /// Data types of an encoder.
@@ -47,10 +49,16 @@ pub struct Encoder {
     device: Device,
     dtype: DType,
     words: Embedding,
-    positions: Embedding,
+    positions: Option<Embedding>,
     types: Option<Embedding>,
-    norm: LayerNorm,
+    norm: Norm,
     layers: Vec<EncoderLayer>,
+    /// Norm after the last layer, if norms precede the blocks.
+    final_norm: Option<Norm>,
+    /// Rotary tables, if there is no table of positions.
+    tables: Vec<RotaryTable>,
+    /// Distinct windows of the layers.
+    windows: Vec<Option<usize>>,
     head: Head,
 }
 
@@ -67,27 +75,58 @@ impl Encoder {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Self> {
         let modules = SentenceModules::of(files)?;
-        let names = Names::of(files);
+        let parts = if config.rotary.is_some() { &names::MODERN_BERT } else { &names::BERT };
+        let names = Names::of(files, parts);
         let dtype = types.states;
         let mut weights = Weights::new(files, dtype, types.matrices, device, progress);
         let hidden = config.hidden;
         let mut table = |part| weights.table_named(&names.part(part), hidden);
-        let (words, positions) = (table(names::WORDS)?, table(names::POSITIONS)?);
+        let words = table(parts.words)?;
+        let positions = if config.rotary.is_none() { Some(table(names::POSITIONS)?) } else { None };
         let types = if config.types > 0 { Some(table(names::TYPES)?) } else { None };
-        let rows = positions.vocabulary()?;
-        ensure!(rows >= config.positions, "{rows} positions, but the configuration has {}", config.positions);
-        let norm = LayerNorm::load(&mut weights, &names.part(names::EMBEDDING_NORM), &config, dtype)?;
+        if let Some(positions) = &positions {
+            let rows = positions.vocabulary()?;
+            ensure!(
+                rows >= config.positions,
+                "{rows} positions, but the configuration has {}",
+                config.positions
+            );
+        }
+        let norm = load_norm(&mut weights, &names.part(parts.embedding_norm), &config, dtype)?;
         let layers = (0..config.layers)
             .map(|index| EncoderLayer::load(&mut weights, &names, index, &config, dtype))
             .collect::<Result<_>>()?;
+        let (mut final_norm, mut tables, mut windows) = (None, Vec::new(), vec![None]);
+        if let Some(rotary) = &config.rotary {
+            final_norm = Some(load_norm(&mut weights, &names.part(names::FINAL_NORM), &config, dtype)?);
+            let table = |rope| RotaryTable::new(rope, false, config.context, device);
+            tables = rotary.ropes.iter().map(table).collect::<candle_core::Result<_>>()?;
+            windows = rotary.layers.iter().map(|(_, window)| *window).collect();
+            windows.sort_unstable();
+            windows.dedup();
+        }
         let head = match (config.classifier, modules) {
-            (Some(kind), _) => Head::Scores(Classifier::load(&mut weights, &names, &config, kind)?),
+            (Some(kind), _) => Head::Scores(Classifier::load(&mut weights, &names, &config, kind, dtype)?),
             (None, Some(modules)) => {
                 Head::Embeddings(EmbeddingHead::load(&modules, hidden, device).context("modules.json")?)
             }
             (None, None) => Head::Embeddings(EmbeddingHead::mean(hidden)),
         };
-        Ok(Self { config, device: device.clone(), dtype, words, positions, types, norm, layers, head })
+        let device = device.clone();
+        Ok(Self {
+            config,
+            device,
+            dtype,
+            words,
+            positions,
+            types,
+            norm,
+            layers,
+            final_norm,
+            tables,
+            windows,
+            head,
+        })
     }
 
     /// Computes the states of all rows of a step, or of the rows `wanted`. `seconds` are the first tokens of the second
@@ -102,8 +141,8 @@ impl Encoder {
         let segments = self.segments_of(step, seconds);
         let is_partial = wanted.is_some();
         let [rows, keys, table] = StepIndices::of(step).parts();
-        let inputs =
-            [step.tokens.clone(), positions, segments, rows, keys, table, wanted.unwrap_or_default()];
+        let (tokens, slots, wanted) = (step.tokens.clone(), step.slots.clone(), wanted.unwrap_or_default());
+        let inputs = [tokens, positions, segments, slots, rows, keys, table, wanted];
         let lengths = inputs.each_ref().map(Vec::len);
         let all = Tensor::from_vec(inputs.concat(), lengths.iter().sum::<usize>(), &self.device)?;
         let mut start = 0;
@@ -112,24 +151,27 @@ impl Encoder {
             parts.push(all.narrow(0, start, length)?);
             start += length;
         }
-        let [tokens, positions, segments, rows, keys, table, wanted] = &parts[..] else {
+        let [tokens, positions, segments, slots, rows, keys, table, wanted] = &parts[..] else {
             bail!("internal error: expected {} parts of an upload", lengths.len())
         };
         let indices = [rows, keys, table].map(Tensor::clone);
         let head_dim = self.config.hidden / self.config.heads;
         let heads = Heads { dtype: self.dtype, width: head_dim };
-        let plan = AttentionPlan::bidirectional(step, indices, &[None], heads)?;
-        let mut x =
-            (self.words.forward(tokens, self.dtype)? + self.positions.forward(positions, self.dtype)?)?;
+        let plan = AttentionPlan::bidirectional(step, indices, &self.windows, heads)?;
+        let mut x = self.words.forward(tokens, self.dtype)?;
+        if let Some(table) = &self.positions {
+            x = (x + table.forward(positions, self.dtype)?)?;
+        }
         if let Some(types) = &self.types {
             x = (x + types.forward(segments, self.dtype)?)?;
         }
         x = self.norm.forward(&x)?;
+        let step = EncoderStep { plan: &plan, tables: &self.tables, positions, rows: slots };
         for (index, layer) in self.layers.iter().enumerate() {
             let is_last = index + 1 == self.layers.len();
-            x = layer.forward(&x, &plan, (is_partial && is_last).then_some(wanted))?;
+            x = layer.forward(&x, &step, (is_partial && is_last).then_some(wanted))?;
         }
-        Ok(x)
+        self.final_norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))
     }
 
     /// Returns the row in the table of positions for each row of a step.
@@ -208,8 +250,8 @@ impl StepModel for Encoder {
         if prompts.is_empty() {
             return Tensor::zeros((0, 1), DType::F32, &self.device);
         }
-        let step = self.packed(prompts)?;
-        let first = step.sequences.iter().map(|sequence| sequence.rows.start as u32).collect();
-        classifier.forward(&self.states(&step, seconds, Some(first))?)
+        let (pooling, lengths) = (classifier.pooling(), prompts.iter().map(Vec::len).collect::<Vec<_>>());
+        let states = self.states(&self.packed(prompts)?, seconds, pooling.rows(&lengths))?;
+        classifier.forward(&pooling.forward(&states, &lengths)?)
     }
 }

@@ -2,7 +2,7 @@
 use anyhow::{Context, Result};
 use candle_core::{D, DType, Device, Tensor, bail};
 use candle_flash_attn::flash_attn_varlen_alibi_windowed_softcap;
-use candle_nn::fused::{CacheHeads, Rotary};
+use candle_nn::fused::Rotary;
 
 use super::config::VisionConfig;
 use super::families::Positions;
@@ -12,6 +12,7 @@ use crate::model::attention::Heads;
 use crate::model::config::Activation as GateActivation;
 use crate::model::encoder::config::Activation;
 use crate::model::layers::{FusedWith, Linear, Norm};
+use crate::model::rope::rotated_heads;
 use crate::model::weights::Weights;
 
 /// Maximum size of the scores that attention without a fused kernel computes at once, in bytes.
@@ -292,33 +293,16 @@ impl EncoderLayer {
         let (rows, heads) = (x.dim(0)?, config.heads);
         let onto = |residual| FusedWith { residual: Some(residual), ..FusedWith::default() };
         let all = self.query_key_value.forward(&self.norms[0].forward(x)?)?;
-        let part = |index: usize| all.narrow(1, index * config.hidden, config.hidden);
-        let by_heads = |index| part(index)?.reshape((rows, heads, ()));
         let [q, k, v] = match rotary {
-            Some(rotary) => {
-                let shape = (rows, heads, config.hidden / heads);
-                let [keys, values] = [(); 2].map(|()| Tensor::zeros(shape, x.dtype(), x.device()));
-                let (keys, values) = (keys?, values?);
-                let write = CacheHeads {
-                    q: &part(0)?,
-                    k: &part(1)?,
-                    v: &part(2)?,
-                    bias: None,
-                    norms: None,
-                    rotary: Rotary {
-                        cos: &rotary.tables[0],
-                        sin: &rotary.tables[1],
-                        interleaved: config.family.is_interleaved(),
-                    },
-                    positions: &rotary.rows,
-                    slots: &rotary.rows,
-                    keys: &keys,
-                    values: &values,
-                    scales: None,
-                };
-                [write.forward()?, keys, values]
+            Some(PatchRotary { tables: [cos, sin], rows }) => {
+                let rotary = Rotary { cos, sin, interleaved: config.family.is_interleaved() };
+                rotated_heads(&all, heads, rotary, rows, rows)?
             }
-            None => [by_heads(0)?, by_heads(1)?, by_heads(2)?],
+            None => {
+                let part = |index| all.narrow(1, index * config.hidden, config.hidden);
+                let by_heads = |index| part(index)?.reshape((rows, heads, ()));
+                [by_heads(0)?, by_heads(1)?, by_heads(2)?]
+            }
         };
         let attended = attend(&q, &k, &v, segments)?;
         let x = self.output.forward_fused(&attended, onto(x))?;
