@@ -41,6 +41,8 @@ const SWIGLU_FACTOR: f64 = 1.702;
 pub enum Activation {
     /// x sigmoid(x).
     Silu,
+    /// GELU with the error function.
+    Gelu,
     /// GELU, approximated with tanh.
     GeluTanh,
     /// max(x, 0)².
@@ -55,6 +57,7 @@ impl Activation {
     pub fn forward(self, x: &Tensor) -> candle_core::Result<Tensor> {
         match self {
             Self::Silu => x.silu(),
+            Self::Gelu => x.gelu_erf(),
             Self::GeluTanh => x.gelu(),
             Self::SquaredRelu => x.relu()?.sqr(),
             Self::ClampedSwiglu => {
@@ -69,7 +72,7 @@ impl Activation {
         let gate = self.forward(gate)?;
         match self {
             Self::ClampedSwiglu => gate * (up.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)? + 1.0)?,
-            Self::Silu | Self::GeluTanh | Self::SquaredRelu => gate * up,
+            Self::Silu | Self::Gelu | Self::GeluTanh | Self::SquaredRelu => gate * up,
         }
     }
 }
@@ -194,6 +197,8 @@ pub struct DecoderConfig {
     pub mlp_bias: bool,
     /// If true, files store queries, keys and values as one matrix.
     pub fused_qkv: bool,
+    /// If true, that matrix has the queries of each head of keys together with this head of keys and of values.
+    pub grouped_qkv: bool,
     /// If true, files store gate and up as one matrix.
     pub fused_gate_up: bool,
     /// If true, feed-forward layers multiply the activation of a gate by another projection; otherwise they have only one
@@ -349,14 +354,16 @@ impl DecoderConfig {
             output_bias: attention_bias,
             mlp_bias: fields.flag("mlp_bias"),
             fused_qkv: false,
+            grouped_qkv: false,
             fused_gate_up: false,
             gated: true,
             activation: match activation.and_then(Value::as_str) {
                 None | Some("silu" | "swish") => Activation::Silu,
+                Some("gelu") => Activation::Gelu,
                 Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
                 Some("relu2") => Activation::SquaredRelu,
                 Some(other) => {
-                    bail!("the activation {other:?} is not known; use silu, gelu_pytorch_tanh or relu2")
+                    bail!("the activation {other:?} is not known; use silu, gelu, gelu_pytorch_tanh or relu2")
                 }
             },
             embedding_scale: None,
@@ -389,6 +396,10 @@ impl DecoderConfig {
 /// Reads the width inside the feed-forward layers. Some families have a list with an equal width for each layer.
 fn intermediate(fields: &Fields) -> Result<usize> {
     let key = "intermediate_size";
+    if let (None, Some(factor)) = (fields.value(key), fields.size("ffn_factor")?) {
+        let own = fields.value("ffn_hidden_size").map(|_| fields.required("ffn_hidden_size"));
+        return own.unwrap_or_else(|| Ok(fields.required("hidden_size")?.saturating_mul(factor)));
+    }
     let Some(list) = fields.value(key).and_then(Value::as_array) else { return fields.required(key) };
     let widths: Option<Vec<u64>> = list.iter().map(Value::as_u64).collect();
     let widths = widths.with_context(|| format!("{key:?} is not a list of whole numbers"))?;

@@ -339,8 +339,12 @@ impl Decoder {
             let next = norm_of(index + 1);
             let norm = match &layer.feed_forward {
                 FeedForward::Absent => next,
+                // The feed-forward layer has the input of attention.
+                _ if self.config.parallel => None,
                 _ => layer.mlp_norm.as_ref(),
             };
+            let parallel_norm = layer.mlp_norm.as_ref().filter(|_| self.config.parallel);
+            let parallel = parallel_norm.map(|norm| norm.forward(&stream.sum)).transpose()?;
             let attended = match (&layer.output, &attended) {
                 (Some(output), Some(out)) => {
                     let post_norm = layer.attention_post_norm.as_ref();
@@ -349,9 +353,10 @@ impl Decoder {
                 }
                 _ => stream.clone(),
             };
-            let input = match self.config.parallel {
-                true => stream.input(layer.attention_norm.as_ref()),
-                false => attended.input(norm),
+            let input = match &parallel {
+                Some(normed) => (normed, FusedWith::default()),
+                None if self.config.parallel => stream.input(layer.attention_norm.as_ref()),
+                None => attended.input(norm),
             };
             let post_norm = layer.mlp_post_norm.as_ref();
             stream = match &layer.feed_forward {
@@ -684,6 +689,7 @@ impl StepModel for Decoder {
             self.task == Task::Generate && self.part.is_whole() && self.config.recurrent.is_none();
         // Adapters are not applied to layers that have both a dense network and experts, or inputs of their own.
         let takes_adapters = takes_adapters && self.config.has_equal_layers() && !self.config.value_norm;
+        let takes_adapters = takes_adapters && !self.config.grouped_qkv;
         takes_adapters.then_some(&self.adapter_targets)
     }
 

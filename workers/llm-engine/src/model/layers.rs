@@ -187,7 +187,7 @@ pub(super) fn fused_activation(activation: Activation) -> Option<GateActivation>
         Activation::Silu => Some(GateActivation::Silu),
         Activation::GeluTanh => Some(GateActivation::GeluTanh),
         Activation::ClampedSwiglu => Some(GateActivation::ClampedSwiglu),
-        Activation::SquaredRelu => None,
+        Activation::Gelu | Activation::SquaredRelu => None,
     }
 }
 

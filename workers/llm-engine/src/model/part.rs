@@ -166,6 +166,24 @@ impl Part {
         tensors.iter().map(own).collect()
     }
 
+    /// Returns this rank's rows of queries, keys and values of a tensor that has them in groups: the queries that share a head
+    /// of keys, this head and that of values. This rank has so many heads of queries and of keys, `width` elements each.
+    pub fn rows_of_groups(
+        &self,
+        role: Role,
+        [heads, key_heads]: [usize; 2],
+        width: usize,
+    ) -> Vec<TensorRows> {
+        let (all, groups) = (heads * self.ranks, key_heads * self.ranks / self.key_sharers);
+        let (shared, first) = (all / groups, self.rank / self.key_sharers * key_heads);
+        let row = |group: usize, place: usize| (group * (shared + 2) + place) * width;
+        let queries = self.own(heads).map(|head| row(head / shared, head % shared));
+        let others = |place: usize| (first..first + key_heads).map(move |group| row(group, place));
+        let total_rows = groups * (shared + 2) * width;
+        let piece = |first: usize| TensorRows { role, rows: first..first + width, total_rows };
+        queries.chain(others(shared)).chain(others(shared + 1)).map(piece).collect()
+    }
+
     /// Returns true if steps may be replayed as graphs. Ranks do not compare replays with steps without a graph, as known
     /// faults of graphs require, because all ranks would have to agree about the result.
     pub fn supports_graphs(&self) -> bool {

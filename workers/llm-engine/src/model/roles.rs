@@ -3,6 +3,8 @@
 /// Role of a tensor in the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
+    /// All layers; not a tensor, but part of the names of theirs.
+    Layers,
     /// Token embedding table.
     Embedding,
     /// Norm after the last layer.
@@ -11,6 +13,10 @@ pub enum Role {
     Head,
     /// Norm before attention.
     AttentionNorm,
+    /// Norm before attention, in models with another norm before the feed-forward layer that has the same input.
+    ParallelAttentionNorm,
+    /// That other norm.
+    ParallelMlpNorm,
     /// Query projection.
     Query,
     /// Projection to the vector from which queries are projected.
@@ -137,10 +143,13 @@ impl Role {
     /// Returns its names in safetensors and in GGUF, relative to the model's or the layer's prefix.
     pub(super) fn names(self) -> (&'static str, &'static str) {
         match self {
+            Self::Layers => ("layers", "blk"),
             Self::Embedding => ("embed_tokens", "token_embd"),
             Self::Norm => ("norm", "output_norm"),
             Self::Head => ("lm_head", "output"),
             Self::AttentionNorm => ("input_layernorm", "attn_norm"),
+            Self::ParallelAttentionNorm => ("ln_attn", "attn_norm_2"),
+            Self::ParallelMlpNorm => ("ln_mlp", "attn_norm"),
             Self::Query => ("self_attn.q_proj", "attn_q"),
             Self::QueryDown => ("self_attn.q_a_proj", "attn_q_a"),
             Self::QueryDownNorm => ("self_attn.q_a_layernorm", "attn_q_a_norm"),

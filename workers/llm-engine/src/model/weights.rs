@@ -151,16 +151,22 @@ impl<'a> Weights<'a> {
 
     /// Returns the full name of a layer's tensor, from its names in safetensors and in GGUF.
     fn layer_name(&self, layer: usize, (safetensors, gguf): (&str, &str), kind: &str) -> String {
+        let (layers, blocks) = self.names_of(Role::Layers);
         match &self.prefix {
-            Some(prefix) => format!("{prefix}layers.{layer}.{safetensors}.{kind}"),
-            None => format!("blk.{layer}.{gguf}.{kind}"),
+            Some(prefix) => format!("{prefix}{layers}.{layer}.{safetensors}.{kind}"),
+            None => format!("{blocks}.{layer}.{gguf}.{kind}"),
         }
     }
 
-    fn name(&self, layer: Option<usize>, role: Role, kind: &str) -> String {
+    /// Returns the names of a role in safetensors and in GGUF.
+    fn names_of(&self, role: Role) -> (&'static str, &'static str) {
         let (safetensors, gguf) = role.names();
         let renamed = self.names.iter().find(|(known, _)| *known == role);
-        let safetensors = renamed.map_or(safetensors, |(_, name)| name);
+        (renamed.map_or(safetensors, |(_, name)| name), gguf)
+    }
+
+    fn name(&self, layer: Option<usize>, role: Role, kind: &str) -> String {
+        let (safetensors, gguf) = self.names_of(role);
         match (&self.prefix, layer) {
             (_, Some(layer)) => self.layer_name(layer, (safetensors, gguf), kind),
             (Some(_), None) if role == Role::Head => format!("{}{safetensors}.{kind}", self.head_prefix),

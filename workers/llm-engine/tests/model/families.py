@@ -27,6 +27,8 @@ from transformers import (
     Ernie4_5ForCausalLM,
     Exaone4Config,
     Exaone4ForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
     Glm4Config,
     Glm4ForCausalLM,
     Glm4MoeConfig,
@@ -74,6 +76,10 @@ LONGROPE = dict(
     long_mscale=1.3,
     original_max_position_embeddings=128,
 )
+# Other fields have other names in Falcon.
+COMMON = ("vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings", "attn_implementation")
+FALCON = dict({key: SIZES[key] for key in COMMON}, num_attention_heads=4, bos_token_id=0, eos_token_id=0)
+GROUPED = dict(FALCON, new_decoder_architecture=True, num_kv_heads=2)
 EXPERTS = dict(SIZES, num_local_experts=6, num_experts_per_tok=2)
 LATENT = dict(
     SIZES,
@@ -119,6 +125,16 @@ MODELS = {
         ),
     ),
     "arcee": (ArceeForCausalLM, ArceeConfig(**SIZES)),
+    "falcon": (FalconForCausalLM, FalconConfig(**FALCON)),
+    "falcon-two-norms": (FalconForCausalLM, FalconConfig(**GROUPED)),
+    "falcon-one-norm": (
+        FalconForCausalLM,
+        FalconConfig(**GROUPED, num_ln_in_parallel_attn=1, ffn_hidden_size=96, tie_word_embeddings=False),
+    ),
+    "falcon-sequential": (
+        FalconForCausalLM,
+        FalconConfig(**FALCON, parallel_attn=False, multi_query=False, bias=True),
+    ),
     "nemotron": (NemotronForCausalLM, NemotronConfig(**SIZES, head_dim=32)),
     "olmoe": (OlmoeForCausalLM, OlmoeConfig(**SIZES, num_experts=6, num_experts_per_tok=3)),
     "granite-moe": (GraniteMoeForCausalLM, GraniteMoeConfig(**EXPERTS, **MULTIPLIERS)),

@@ -42,6 +42,9 @@ families! {
     ernie4_5: "ernie4.5", "ernie4_5";
     arcee: "arcee", "arcee";
     nemotron: "nemotron", "nemotron";
+    falcon: "falcon", "falcon";
+    falcon_with_two_norms: "falcon-two-norms", "falcon";
+    falcon_with_one_norm: "falcon-one-norm", "falcon";
     starcoder2: "starcoder2", "starcoder2";
     command_r: "command-r", "command-r";
     command_r7b: "command-r7b", "cohere2";
@@ -87,6 +90,12 @@ fn layers_that_predict_further_tokens_are_not_loaded() {
     }
     let folder = tempfile::tempdir().unwrap();
     check_file("glm4-moe", &gguf::write(folder.path(), &metadata, &tensors, GgmlDType::F32, &[]));
+}
+
+/// llama.cpp does not convert such models.
+#[test]
+fn falcon_with_one_block_after_the_other() {
+    check_logits("falcon-sequential", None);
 }
 
 #[test]
@@ -186,6 +195,11 @@ fn broken_configurations_are_rejected() {
         ("ernie4.5", "use_bias", json!(true), "\"use_bias\" is true"),
         ("ernie4.5-moe", "use_bias", json!(true), "\"use_bias\" is true"),
         ("ernie4.5-moe", "moe_layer_interval", json!(0), "\"moe_layer_interval\" is 0"),
+        ("falcon", "alibi", json!(true), "\"alibi\" is true"),
+        ("falcon", "activation", json!("relu"), "\"activation\" is \"relu\"; use gelu"),
+        ("falcon-two-norms", "num_kv_heads", json!(3), "4 heads cannot share 3 heads of keys and values"),
+        ("falcon-two-norms", "num_ln_in_parallel_attn", json!(3), "must be 1 or 2"),
+        ("falcon-two-norms", "parallel_attn", json!(false), "\"parallel_attn\" is false"),
         ("arcee", "hidden_act", json!("xielu"), "\"xielu\" is not known; use silu"),
         ("olmoe", "clip_qkv", json!(8.0), "\"clip_qkv\" is set"),
         ("deepseek-v2", "topk_group", json!(3), "6 experts cannot form 2 groups of which 3 are chosen"),

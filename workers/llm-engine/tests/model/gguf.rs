@@ -111,6 +111,15 @@ const NAMES: &[(&str, &str)] = &[
     ("linear_attn.dt_bias", "ssm_dt.bias"),
     ("linear_attn.norm.", "ssm_norm."),
     ("linear_attn.out_proj.", "ssm_out."),
+    ("transformer.word_embeddings.", "token_embd."),
+    ("transformer.ln_f.", "output_norm."),
+    ("transformer.h.", "blk."),
+    ("self_attention.query_key_value.", "attn_qkv."),
+    ("self_attention.dense.", "attn_output."),
+    ("mlp.dense_h_to_4h.", "ffn_up."),
+    ("mlp.dense_4h_to_h.", "ffn_down."),
+    ("ln_attn.", "attn_norm_2."),
+    ("ln_mlp.", "attn_norm."),
     ("self_attn.q_proj.", "attn_q."),
     ("self_attn.k_proj.", "attn_k."),
     ("self_attn.v_proj.", "attn_v."),
@@ -219,6 +228,7 @@ fn linear_attention(name: &str, tensor: &Tensor, size: impl Fn(&str) -> usize) -
     }
 }
 
+<<<<<<< HEAD
 /// Adds dimensions of size 1 to the factors of heads of Mamba 2, converts them, and divides the norm into groups. Mamba 1 has no
 /// groups.
 fn mamba(name: &str, tensor: &Tensor, groups: Option<usize>) -> Tensor {
@@ -228,6 +238,34 @@ fn mamba(name: &str, tensor: &Tensor, groups: Option<usize>) -> Tensor {
         (Some("d"), Some(_)) => tensor.unsqueeze(1).unwrap(),
         (Some("conv1d.weight"), _) => tensor.squeeze(1).unwrap(),
         (Some("norm.weight"), Some(groups)) => tensor.reshape((groups, ())).unwrap(),
+=======
+/// Returns the number of heads of keys of Falcon.
+fn falcon_key_heads(config: &Value) -> usize {
+    let is_later = config["new_decoder_architecture"] == true;
+    if is_later { config["num_kv_heads"].as_u64().unwrap() as usize } else { 1 }
+}
+
+/// Orders the rows of queries, keys and values, which Falcon has in groups.
+fn ungrouped(tensor: &Tensor, config: &Value) -> Tensor {
+    let (groups, heads) =
+        (falcon_key_heads(config), config["num_attention_heads"].as_u64().unwrap() as usize);
+    let shared = heads / groups;
+    let (rows, columns) = tensor.dims2().unwrap();
+    let width = rows / (heads + 2 * groups);
+    let all = tensor.reshape((groups, shared + 2, width, columns)).unwrap();
+    let part = |first, count| all.narrow(1, first, count).unwrap().contiguous().unwrap();
+    let parts = [part(0, shared), part(shared, 1), part(shared + 1, 1)];
+    Tensor::cat(&parts.map(|part| part.reshape(((), columns)).unwrap()), 0).unwrap()
+}
+
+/// Adds dimensions of size 1 to the factors of heads of Mamba 2, converts them, and divides the norm into groups.
+fn mamba(name: &str, tensor: &Tensor, groups: usize) -> Tensor {
+    match name.rsplit_once(".ssm_").map(|(_, part)| part) {
+        Some("a") => tensor.exp().unwrap().neg().unwrap().unsqueeze(1).unwrap(),
+        Some("d") => tensor.unsqueeze(1).unwrap(),
+        Some("conv1d.weight") => tensor.squeeze(1).unwrap(),
+        Some("norm.weight") => tensor.reshape((groups, ())).unwrap(),
+>>>>>>> 3ac0c66c (llm-engine: Falcon, from safetensors and GGUF)
         _ => tensor.clone(),
     }
 }
@@ -312,6 +350,9 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
             let half = rows / number(heads) / 2;
             let halves = tensor.reshape((number(heads), 2, half, columns)).unwrap();
             tensor = halves.transpose(1, 2).unwrap().reshape((rows, columns)).unwrap();
+        }
+        if arch == "falcon" && to.ends_with("attn_qkv.weight") {
+            tensor = ungrouped(&tensor, config);
         }
         if to.contains("ffn_gate_inp_shexp") || (to.contains("exp_probs_b") && tensor.rank() == 2) {
             tensor = tensor.squeeze(0).unwrap();
@@ -453,6 +494,8 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
     let shares = config["activation_sparsity_pattern"].as_array();
     let limits = shares.map(|shares| shares.iter().map(|share| Metadatum::F32(limit(share))).collect());
     let limits = limits.map(Metadatum::Array);
+    let of_falcon = |value: Metadatum| Some(value).filter(|_| arch == "falcon");
+    let falcon_width = || Metadatum::U32(size("ffn_hidden_size").max(size("intermediate_size")));
     let local_theta = config["rope_parameters"]["sliding_attention"]["rope_theta"].as_f64();
     let fields = [
         ("attention.sliding_window_pattern", pattern),
@@ -464,11 +507,24 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("activation_sparsity_scale", limits),
         ("rope.freq_base_swa", local_theta.map(|theta| Metadatum::F32(theta as f32))),
         ("embedding_length", whole("hidden_size")),
+<<<<<<< HEAD
         ("feed_forward_length", widths.filter(|_| is_layered).or(networks).or(whole("intermediate_size"))),
         (
             "block_count",
             whole("num_hidden_layers").or(layers.as_ref().map(|all| Metadatum::U32(all.len() as u32))),
         ),
+=======
+        ("tensor_data_layout", of_falcon(Metadatum::String("jploski".into()))),
+        (
+            "feed_forward_length",
+            widths
+                .filter(|_| is_layered)
+                .or(networks)
+                .or(whole("intermediate_size"))
+                .or(of_falcon(falcon_width())),
+        ),
+        ("block_count", whole("num_hidden_layers").or(layers.map(|all| Metadatum::U32(all.len() as u32)))),
+>>>>>>> 3ac0c66c (llm-engine: Falcon, from safetensors and GGUF)
         ("context_length", whole("max_position_embeddings")),
         ("expert_count", experts),
         ("expert_shared_count", whole("n_shared_experts").or(whole("moe_num_shared_experts"))),
@@ -497,7 +553,12 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
             of_latent(4)
                 .or(key_heads.filter(|_| has_full_heads))
                 .or(sizes_of_kind("full_attention", size("num_key_value_heads")))
-                .or(whole("num_key_value_heads")),
+                .or(whole("num_key_value_heads"))
+                .or(of_falcon(Metadatum::U32(if arch == "falcon" {
+                    falcon_key_heads(config) as u32
+                } else {
+                    0
+                }))),
         ),
         ("attention.key_length", of_latent(0).or(full_width.clone()).or(Some(Metadatum::U32(width as u32)))),
         ("attention.value_length", of_latent(1).or(Some(Metadatum::U32(width as u32)))),

@@ -203,6 +203,9 @@ fn query_key_value(config: &DecoderConfig, weights: &mut Weights, index: usize) 
     let pieces = match config.gated_attention {
         true => with_gates(config),
         false if config.restored_heads => with_restored_heads(config),
+        false if config.grouped_qkv => {
+            weights.part().rows_of_groups(Role::QueryKeyValue, [config.heads, heads.kv_heads], heads.width)
+        }
         false if widths[1] == 0 => weights.part().rows(None, &[(Role::Query, queries)]),
         false if keys_as_values => weights.part().rows(None, &[(Role::Query, queries), (Role::Key, keys)]),
         false => {

@@ -3,7 +3,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::windows::{all_but_last_of_group, all_layers, layers_from_max_window_layers, no_layers};
-use crate::model::config::{DecoderConfig, Family, Fields, NormKind, QueryKeyNorm};
+use crate::model::config::{Activation, DecoderConfig, Family, Fields, NormKind, QueryKeyNorm};
 use crate::model::roles::Role;
 use crate::model::rope::{Rope, Scaling};
 
@@ -305,6 +305,18 @@ pub(super) const FAMILIES: &[Family] = &[
         },
     },
     Family {
+        name: "Falcon",
+        architectures: &["FalconForCausalLM"],
+        model_types: &["falcon"],
+        gguf: Some("falcon"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 2048, "layer_norm_epsilon": 1e-5, "ffn_factor": 4,
+            "num_hidden_layers": 32, "num_attention_heads": 71, "hidden_size": 4544, "multi_query": true,
+            "parallel_attn": true, "activation": "gelu", "tie_word_embeddings": true}"#,
+        windowed_layers: no_layers,
+        experts: None,
+        configure: falcon,
+    },
+    Family {
         name: "Command-R",
         architectures: &["CohereForCausalLM"],
         model_types: &["cohere"],
@@ -376,6 +388,59 @@ pub(super) fn granite(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()
 pub(super) fn ernie(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     ensure!(!fields.flag("use_bias"), "\"use_bias\" is true, but biases of projections are not supported");
     decoder.interleaved = true;
+    Ok(())
+}
+
+fn falcon(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
+    ensure!(
+        !fields.flag("alibi"),
+        "\"alibi\" is true, but attention with linear biases (ALiBi) is not supported; use a model with rotary embeddings"
+    );
+    let activation = fields.value("activation");
+    ensure!(
+        activation.is_some_and(|name| name == "gelu"),
+        "\"activation\" is {}; use gelu",
+        activation.unwrap_or(&Value::Null)
+    );
+    let (is_later, is_parallel) = (fields.flag("new_decoder_architecture"), fields.flag("parallel_attn"));
+    ensure!(
+        is_parallel || !is_later,
+        "\"new_decoder_architecture\" is true, but \"parallel_attn\" is false, which is not supported"
+    );
+    // Converters to GGUF order the rows of queries, keys and values.
+    decoder.grouped_qkv = fields.value("tensor_data_layout").is_none();
+    if decoder.grouped_qkv {
+        decoder.kv_heads = match fields.flag("multi_query") && !is_later {
+            true => 1,
+            false => fields.size("num_kv_heads")?.unwrap_or(decoder.heads),
+        };
+        let (heads, kv_heads) = (decoder.heads, decoder.kv_heads);
+        ensure!(
+            kv_heads > 0 && heads.is_multiple_of(kv_heads),
+            "{heads} heads cannot share {kv_heads} heads of keys and values: the first number must be a multiple of the second"
+        );
+    }
+    let norms = fields.size("num_ln_in_parallel_attn")?;
+    ensure!(norms.is_none_or(|norms| norms == 1 || norms == 2), "\"num_ln_in_parallel_attn\" must be 1 or 2");
+    let has_two = fields.flag("has_parallel_norms") || (is_later && norms != Some(1));
+    decoder.norms = match (is_parallel, has_two) {
+        (true, true) => [Some(Role::ParallelAttentionNorm), None, Some(Role::ParallelMlpNorm), None],
+        (true, false) => [Some(Role::AttentionNorm), None, None, None],
+        (false, _) => decoder.norms,
+    };
+    let bias = fields.flag("bias");
+    (decoder.qkv_bias, decoder.output_bias, decoder.mlp_bias) = (bias, bias, bias);
+    (decoder.parallel, decoder.gated, decoder.fused_qkv) = (is_parallel, false, true);
+    (decoder.activation, decoder.norm_kind) = (Activation::Gelu, NormKind::Layer { bias: true });
+    decoder.names = &[
+        (Role::Layers, "h"),
+        (Role::Embedding, "word_embeddings"),
+        (Role::Norm, "ln_f"),
+        (Role::QueryKeyValue, "self_attention.query_key_value"),
+        (Role::Output, "self_attention.dense"),
+        (Role::Up, "mlp.dense_h_to_4h"),
+        (Role::Down, "mlp.dense_4h_to_h"),
+    ];
     Ok(())
 }
 

@@ -17,6 +17,7 @@ const METADATA: &[(&str, &str)] = &[
     ("feed_forward_length", "intermediate_size"),
     ("block_count", "num_hidden_layers"),
     ("context_length", "max_position_embeddings"),
+    ("tensor_data_layout", "tensor_data_layout"),
     ("expert_count", "num_experts"),
     ("expert_used_count", "num_experts_per_tok"),
     ("expert_feed_forward_length", "moe_intermediate_size"),
@@ -199,6 +200,7 @@ pub fn from_gguf(
     config.insert("lm_head_bias".into(), has("output.bias"));
     config.insert("mlp_bias".into(), has("blk.0.ffn_down.bias"));
     config.insert("use_qk_norm".into(), has("blk.0.attn_q_norm.weight"));
+    config.insert("has_parallel_norms".into(), has("blk.0.attn_norm_2.weight"));
     Ok((family, Value::Object(config)))
 }
 
