@@ -16,10 +16,14 @@ from gguf import MODEL_ARCH, GGMLQuantizationType, GGUFWriter, VisionProjectorTy
 from safetensors.torch import load_file
 
 IMAGE = 40
+QWEN3 = (VisionProjectorType.QWEN3VL, {IMAGE: "<|image_pad|>"})
 # Architecture of the text model, projector, and the tokens whose numbers the checkpoints have.
 MODELS = {
     "qwen2.5-vl": (MODEL_ARCH.QWEN2VL, VisionProjectorType.QWEN25VL, {IMAGE: "<|image_pad|>"}),
-    "qwen3-vl": (MODEL_ARCH.QWEN3VL, VisionProjectorType.QWEN3VL, {IMAGE: "<|image_pad|>"}),
+    "qwen3-vl": (MODEL_ARCH.QWEN3VL, *QWEN3),
+    # The tests convert these text models.
+    "qwen3-vl-moe": (None, *QWEN3),
+    "qwen3.5-vision": (None, *QWEN3),
     "gemma3-vision": (
         MODEL_ARCH.GEMMA3,
         VisionProjectorType.GEMMA3,
@@ -177,7 +181,8 @@ def encoder(config, projector, weights, processor):
             writer.add_vision_n_wa_pattern(own["fullatt_block_indexes"][0] + 1)
             writer.add_uint32("clip.vision.window_size", own["window_size"])
         if projector == VisionProjectorType.QWEN3VL:
-            writer.add_vision_is_deepstack_layers([layer in own["deepstack_visual_indexes"] for layer in range(layers)])
+            deepstack = own.get("deepstack_visual_indexes", [])
+            writer.add_vision_is_deepstack_layers([layer in deepstack for layer in range(layers)])
         if projector == VisionProjectorType.GEMMA3:
             side = int(config["mm_tokens_per_image"] ** 0.5)
             writer.add_vision_projector_scale_factor(image // own["patch_size"] // side)
@@ -196,6 +201,7 @@ if __name__ == "__main__":
         config = json.loads((folder / "config.json").read_text())
         processor = json.loads((folder / "preprocessor_config.json").read_text())
         weights = {published(name): tensor for name, tensor in load_file(folder / "model.safetensors").items()}
-        write(folder / "model.gguf", gguf.MODEL_ARCH_NAMES[arch], *text(config, arch, tokens, weights))
+        if arch:
+            write(folder / "model.gguf", gguf.MODEL_ARCH_NAMES[arch], *text(config, arch, tokens, weights))
         write(folder / "mmproj-model-f16.gguf", "clip", *encoder(config, projector, weights, processor))
         print(folder, *(path.stat().st_size for path in sorted(folder.glob("*.gguf"))))

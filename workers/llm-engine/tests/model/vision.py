@@ -193,7 +193,6 @@ MODELS = {
             text_config=dict(
                 TEXT,
                 rope_parameters=mrope([4, 2, 2], mrope_interleaved=True),
-                mlp_only_layers=[0],
                 moe_intermediate_size=32,
                 num_experts=4,
                 num_experts_per_tok=2,

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use super::broken::assert_rejected;
 use super::checkpoints::{checkpoint, data};
-use super::reference;
 use super::steps::{Runner, close, load, load_on_cpu, tolerance};
+use super::{gguf, reference};
 
 /// Token of the checkpoints that stands for a feature.
 const IMAGE: u32 = 40;
@@ -258,6 +258,64 @@ fn qwen3_5() {
 #[test]
 fn qwen3_vl_in_gguf() {
     check_gguf("qwen3-vl", false);
+}
+
+/// Like [`check_gguf`], for a text model that is converted here.
+fn check_converted(name: &str, arch: &str, more: &[(&str, Metadatum)]) {
+    let (config, weights) = checkpoint(name);
+    let text = &config["text_config"];
+    let mut own = HashMap::new();
+    for (name, tensor) in weights.into_iter().filter(|(name, _)| !name.contains("visual.")) {
+        let name = name.replace("model.language_model.", "model.");
+        let part = |dim: usize, index: usize, first: usize, count: usize| {
+            let expert = tensor.narrow(0, index, 1).unwrap().squeeze(0).unwrap();
+            expert.narrow(dim, first, count).unwrap().force_contiguous().unwrap()
+        };
+        let Some((layer, stack)) = name.split_once(".experts.") else {
+            own.insert(name, tensor);
+            continue;
+        };
+        let (experts, rows, _) = tensor.dims3().unwrap();
+        for index in 0..experts {
+            let mut insert = |kind: &str, first: usize, count: usize| {
+                own.insert(format!("{layer}.experts.{index}.{kind}.weight"), part(0, index, first, count));
+            };
+            match stack {
+                "gate_up_proj" => {
+                    insert("gate_proj", 0, rows / 2);
+                    insert("up_proj", rows / 2, rows / 2);
+                }
+                _ => insert("down_proj", 0, rows),
+            }
+        }
+    }
+    let tensors = gguf::convert(arch, text, &own);
+    let mut metadata = gguf::metadata(arch, text);
+    metadata.retain(|(key, _)| !more.iter().any(|(other, _)| *key == format!("{arch}.{other}")));
+    metadata.extend(more.iter().map(|(key, value)| (format!("{arch}.{key}"), value.clone())));
+    let sections = text["rope_parameters"]["mrope_section"].as_array().unwrap();
+    let sections = sections.iter().map(|size| Metadatum::U32(size.as_u64().unwrap() as u32));
+    let sections = Metadatum::Array(sections.chain([Metadatum::U32(0)]).collect());
+    metadata.push((format!("{arch}.rope.dimension_sections"), sections));
+    let token =
+        |token: u64| if token == u64::from(IMAGE) { "<|image_pad|>".into() } else { format!("t{token}") };
+    let tokens = (0..text["vocab_size"].as_u64().unwrap()).map(|id| Metadatum::String(token(id)));
+    metadata.push(("tokenizer.ggml.tokens".into(), Metadatum::Array(tokens.collect())));
+    let folder = tempfile::tempdir().unwrap();
+    let path = gguf::write(folder.path(), &metadata, &tensors, GgmlDType::F32, &[]);
+    let encoder = "mmproj-model-f16.gguf";
+    std::fs::copy(data(name).join(encoder), folder.path().join(encoder)).unwrap();
+    check_files(name, &path, false);
+}
+
+#[test]
+fn qwen3_vl_moe_in_gguf() {
+    check_converted("qwen3-vl-moe", "qwen3vlmoe", &[]);
+}
+
+#[test]
+fn qwen3_5_in_gguf() {
+    check_converted("qwen3.5-vision", "qwen35", &[("full_attention_interval", Metadatum::U32(2))]);
 }
 
 #[test]

@@ -8,8 +8,14 @@ use serde_json::{Map, Value, json};
 use super::{all_families, join_names};
 use crate::model::config::Family;
 
-/// Architectures of models that read pictures, and those of their text models.
-const PICTURE_ARCHITECTURES: [(&str, &str); 2] = [("qwen2vl", "qwen2"), ("qwen3vl", "qwen3")];
+/// Architectures of models that read pictures, and those of their families.
+const PICTURE_ARCHITECTURES: [(&str, &str); 5] = [
+    ("qwen2vl", "qwen2"),
+    ("qwen3vl", "qwen3"),
+    ("qwen3vlmoe", "qwen3vlmoe"),
+    ("qwen35", "qwen35"),
+    ("qwen35moe", "qwen35moe"),
+];
 
 /// GGUF metadata keys without the architecture prefix, and the corresponding config.json fields.
 const METADATA: &[(&str, &str)] = &[
@@ -90,8 +96,8 @@ pub fn from_gguf(
     let arch = arch.as_str().unwrap_or_default();
     let own = |key: &str| metadata(&format!("{arch}.{key}"));
     let number = |key: &str| own(key).and_then(|value| value.as_f64());
-    // The text models of models that read pictures.
-    let text_arch = PICTURE_ARCHITECTURES.iter().find(|(own, _)| *own == arch).map_or(arch, |(_, text)| text);
+    let of_pictures = PICTURE_ARCHITECTURES.iter().find(|(own, _)| *own == arch);
+    let text_arch = of_pictures.map_or(arch, |(_, text)| text);
     let named = || all_families().filter(|family| family.gguf == Some(text_arch));
     // Mixtral's files have the name of Llama's.
     let is_mixture = number("expert_count").is_some_and(|experts| experts > 1.0);
@@ -143,7 +149,7 @@ pub fn from_gguf(
     };
     let sections = match content.metadata.get(&format!("{arch}.rope.dimension_sections")) {
         // The fourth axis is not used.
-        Some(Metadatum::Array(sizes)) if text_arch != arch => {
+        Some(Metadatum::Array(sizes)) if of_pictures.is_some() => {
             sizes.iter().filter_map(scalar).take(3).collect()
         }
         _ => Vec::new(),

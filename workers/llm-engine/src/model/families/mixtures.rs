@@ -65,7 +65,7 @@ pub(super) const FAMILIES: &[Family] = &[
         name: "Qwen3-VL-MoE",
         architectures: &["Qwen3VLMoeForConditionalGeneration"],
         model_types: &["qwen3_vl_moe_text", "qwen3_vl_moe"],
-        gguf: None,
+        gguf: Some("qwen3vlmoe"),
         defaults: r#"{"rope_theta": 5e5, "max_position_embeddings": 128000, "rms_norm_eps": 1e-6,
             "num_key_value_heads": 16, "moe_intermediate_size": 1408, "num_experts_per_tok": 4,
             "num_experts": 60}"#,

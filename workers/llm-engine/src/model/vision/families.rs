@@ -400,7 +400,7 @@ pub(super) const MMPROJ: &[MmprojKind] = &[
     },
     MmprojKind {
         projector: "qwen3vl_merger",
-        architectures: &["qwen3vl"],
+        architectures: &["qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"],
         family: VisionFamily {
             names: EncoderNames { last_norm: None, query_key_value: &["attn_qkv"], ..GGUF_NAMES },
             projector_names: GGUF_QWEN_PROJECTOR,
