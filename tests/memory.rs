@@ -229,6 +229,33 @@ fn weights_and_results_are_copied_through_pinned_memory() -> Result<()> {
     Ok(())
 }
 
+/// Keys of an encoded cache that are decoded in advance use the memory of the layer before, without a query of free memory.
+#[test]
+#[serial(gpu)]
+fn decoded_keys_of_the_next_layer_need_no_driver() -> Result<()> {
+    let Some(gpu) = common::gpu() else { return Ok(()) };
+    let device = gpu.device();
+    let (rows, page, heads, width) = (256, 16, 1, 64);
+    let q = Tensor::zeros((rows, heads, width), DType::F16, &device)?;
+    let pages = Tensor::zeros((rows / page, page, heads, width), DType::U8, &device)?;
+    let scales = Tensor::zeros((rows / page, page, heads, 2), DType::BF16, &device)?;
+    let starts = Tensor::new(&[0u32, rows as u32], &device)?;
+    let table = Tensor::arange(0u32, (rows / page) as u32, &device)?.reshape((1, ()))?;
+    let attend = || {
+        let (left, right) = (None, Some(0));
+        let out = candle_flash_attn::flash_attn_varlen_encoded(
+            &q, &pages, &pages, &scales, None, &starts, &starts, &table, rows, rows, 1.0, left, right, page,
+            None,
+        );
+        out.map(drop)
+    };
+    attend()?;
+    let (result, calls) = common::count_calls(attend);
+    assert!(calls.contains_key("hipModuleLaunchKernel"), "{calls:?}");
+    assert!(!calls.contains_key("hipMemGetInfo") && !calls.contains_key("hipMalloc"), "{calls:?}");
+    result
+}
+
 /// A device uses one stream, and without work no thread calls the driver.
 #[test]
 #[serial(gpu)]

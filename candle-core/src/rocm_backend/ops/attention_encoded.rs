@@ -55,6 +55,7 @@ pub(super) struct EncodedCache<'a> {
 
 /// Decoded keys and values, with a page for each sequence.
 pub(super) struct DecodedCache {
+    /// Rows of keys, whose memory contains the values too.
     pub(super) keys: Rows,
     pub(super) values: Rows,
     /// Page numbers, u32 (sequences, 1).
@@ -88,8 +89,13 @@ pub(super) fn sequences_to_decode(
     if !is_useful || device.state().stream.is_capturing() {
         return Ok(None);
     }
-    let max_bytes = MAX_DECODED_BYTES.min(device.safe_alloc_size()?);
-    let sequences = (max_bytes / bytes).min(sizes.batches).min(MAX_DECODED_SEQUENCES);
+    let fitting = |max_bytes: usize| (max_bytes / bytes).min(sizes.batches).min(MAX_DECODED_SEQUENCES);
+    // The pool has the block of the layer before. The driver is only asked if it has not.
+    let most = fitting(MAX_DECODED_BYTES);
+    let sequences = match device.state().stream.memory().has_free(most * bytes) {
+        true => most,
+        false => most.min(fitting(device.safe_alloc_size()?)),
+    };
     Ok((sequences > 0).then_some(sequences))
 }
 
@@ -114,7 +120,10 @@ impl DecodedCache {
         // SAFETY: attention reads only the rows that the kernel writes.
         let alloc = |dtype, elements| unsafe { RocmStorage::alloc(device, dtype, elements, op) };
         let elements = sizes.batches * strides[0];
-        let (keys, values) = (alloc(dtype, elements)?, alloc(dtype, elements)?);
+        // One block, so that the pool finds it again in the next layer. Rows are multiples of 16 bytes.
+        let both = alloc(dtype, 2 * elements)?;
+        let keys = both.slice.ptr();
+        let values = DevicePtr(keys.0.wrapping_byte_add(elements * dtype.size_in_bytes()));
         let table = alloc(DType::U32, sizes.batches)?;
         let packs = sizes.width / ATTENTION_ENCODED_STEP;
         let [page_stride, head_stride, row_stride] = cache.keys.strides;
@@ -139,16 +148,16 @@ impl DecodedCache {
             query_starts: cache.query_starts,
             key_starts: cache.key_starts,
             table: cache.table,
-            out_keys: keys.slice.ptr(),
-            out_values: values.slice.ptr(),
+            out_keys: keys,
+            out_values: values,
             out_table: table.slice.ptr(),
         };
         // SAFETY: the operands were checked against their buffers for these sizes. The kernel checks page numbers, and writes
         // at most `page` rows of each sequence.
         unsafe { device.launch(kernel, config, &arguments)? };
-        let rows = |storage: RocmStorage| Rows { at: storage.slice.ptr(), _copy: Some(storage), strides };
+        let rows = |at, storage| Rows { at, _copy: storage, strides };
         let table = (table, Layout::contiguous((sizes.batches, 1)));
-        Ok(Self { keys: rows(keys), values: rows(values), table, page })
+        Ok(Self { keys: rows(keys, Some(both)), values: rows(values, None), table, page })
     }
 }
 

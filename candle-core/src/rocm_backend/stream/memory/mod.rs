@@ -214,6 +214,11 @@ impl Memory {
         self.pool.with(|pool| pool.allowed())
     }
 
+    /// Returns true if `bytes` bytes are free in one block of the pool. Unlike the other figures, this calls no driver.
+    pub(crate) fn has_free(&self, bytes: usize) -> bool {
+        self.pool.with(|pool| pool.has_free(bytes))
+    }
+
     /// Sets the recommended maximum of an allocation in percent of the free memory.
     ///
     /// # Errors

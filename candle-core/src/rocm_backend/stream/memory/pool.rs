@@ -224,7 +224,12 @@ impl<D: Driver> Pool<D> {
     ) -> Result<Option<BlockId>, AllocError<D::Error>> {
         let _lock = self.driver.lock_allocation();
         let (free, _) = self.driver.info().map_err(AllocError::Failed)?;
-        for &size in sizes.iter().filter(|&&size| size.saturating_add(self.limits.reserve) <= free) {
+        // A large block may have one size that is in the list several times.
+        let repeats = |at: usize| sizes[..at].contains(&sizes[at]);
+        for &size in (0..sizes.len()).filter(|&at| !repeats(at)).map(|at| &sizes[at]) {
+            if size.saturating_add(self.limits.reserve) > free {
+                continue;
+            }
             let Some((address, memory)) = self.driver.allocate(size).map_err(AllocError::Failed)? else {
                 continue;
             };
@@ -304,6 +309,13 @@ impl<D: Driver> Pool<D> {
             .limits
             .share_of(usable)
             .min(usable.saturating_sub(self.limits.reserve).saturating_sub(self.gap)))
+    }
+
+    /// Returns true if [`Self::alloc`] finds `bytes` bytes in a free block, without a call of the driver.
+    pub(super) fn has_free(&self, bytes: usize) -> bool {
+        let len = sizes::block(bytes.max(1).saturating_add(self.gap));
+        self.limits.cached != Some(0)
+            && len.is_some_and(|len| self.arena.longest_free(sizes::kind(len)) >= len)
     }
 
     pub(super) fn stats(&self) -> MemoryStats {

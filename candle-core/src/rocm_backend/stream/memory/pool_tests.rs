@@ -22,6 +22,8 @@ pub(super) struct MockGpu {
     next: Cell<usize>,
     /// Allocations above this size fail even if enough memory is free.
     max_allocation: Cell<usize>,
+    /// Number of calls of `allocate`.
+    attempts: Cell<usize>,
     hung: Cell<bool>,
 }
 
@@ -49,6 +51,7 @@ impl Driver for MockGpu {
     type Error = String;
 
     fn allocate(&self, bytes: usize) -> Result<Option<(usize, Segment)>, String> {
+        self.attempts.set(self.attempts.get() + 1);
         if bytes > self.info()?.0 || bytes > self.max_allocation.get() {
             return Ok(None);
         }
@@ -74,6 +77,7 @@ fn gpu(total: usize) -> MockGpu {
         total,
         next: Cell::new(1 << 40),
         max_allocation: Cell::new(usize::MAX),
+        attempts: Cell::new(0),
         hung: Cell::new(false),
     }
 }
@@ -262,6 +266,35 @@ fn a_failed_driver_allocation_is_out_of_memory() {
     assert!(pool.alloc(4 * MIB).is_ok());
     assert!(matches!(pool.alloc(20 * MIB), Err(AllocError::OutOfMemory { .. })));
     assert!(pool.alloc(4 * MIB).is_ok());
+}
+
+/// A driver may refuse a size although enough memory is free, in fragments.
+#[test]
+fn a_refused_size_is_tried_again_only_after_idle_memory_is_released() {
+    let mut pool = pool(1 << 30, ALL);
+    alloc_and_release(&mut pool, [18 * MIB]);
+    pool.driver().max_allocation.set(16 * MIB);
+    pool.driver().attempts.set(0);
+    assert!(matches!(pool.alloc(64 * MIB), Err(AllocError::OutOfMemory { .. })));
+    assert_eq!((pool.driver().attempts.get(), pool.stats().driver_frees), (2, 1));
+}
+
+#[test]
+fn a_free_block_is_reported_if_a_request_needs_no_driver() {
+    let mut pool = pool(1 << 30, ALL);
+    assert!(!pool.has_free(1) && !pool.has_free(usize::MAX));
+    let block = alloc(&mut pool, 40 * MIB);
+    assert!(!pool.has_free(2 * MIB));
+    pool.release(block);
+    for (bytes, has_free) in [(40 * MIB, true), (20 * MIB, true), (40 * MIB + 1, false)] {
+        assert_eq!(pool.has_free(bytes), has_free, "{bytes}");
+        let calls = pool.driver().attempts.get();
+        let block = alloc(&mut pool, bytes);
+        assert_eq!(pool.driver().attempts.get() == calls, has_free, "{bytes}");
+        pool.release(block);
+    }
+    pool.limits.cached = Some(0);
+    assert!(!pool.has_free(2 * MIB));
 }
 
 #[test]
