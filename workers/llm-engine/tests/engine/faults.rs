@@ -75,6 +75,31 @@ fn out_of_memory_fails_only_the_affected_requests() {
 }
 
 #[test]
+fn a_large_prompt_step_without_memory_is_repeated_with_fewer_rows() {
+    let mock = Mock::new(100, 1000).failing(0, Fault::OutOfMemory);
+    let calls = mock.calls.clone();
+    let options = Options { step_tokens: 16, prompt_step_tokens: 64, ..Options::default() };
+    let (mock, permits) = mock.gated();
+    let engine = start(mock, options);
+    let prompt = |token: u32| vec![token; 60];
+    let submit = |token| engine.submit(request(prompt(token), 10)).unwrap();
+    let streams = [1, 2].map(|token| (token, submit(token)));
+    drop(permits);
+    let check = |token, stream| {
+        let output = read(stream);
+        assert_eq!(output.tokens, greedy(&prompt(token), 10, false).0);
+        assert_eq!(output.usage().prompt_tokens, 60);
+    };
+    streams.into_iter().for_each(|(token, stream)| check(token, stream));
+    // Later prompts are not computed in larger steps either.
+    check(3, submit(3));
+    let rows: Vec<usize> = calls.steps.lock().unwrap().iter().map(|(_, rows)| *rows).collect();
+    assert!(rows[0] > 16 && rows[1..].iter().all(|rows| *rows <= 16), "{rows:?}");
+    assert_eq!((engine.status().failed, engine.status().blocks_used), (None, 0));
+    engine.stop();
+}
+
+#[test]
 fn repeated_step_failures_stop_the_engine() {
     let engine = start(Mock::new(100, 1000).failing(0, Fault::EveryStep), Options::default());
     let codes: Vec<_> = (1..=4)
