@@ -84,6 +84,11 @@ impl Adapters {
         self.read().iter().map(card).collect()
     }
 
+    /// Returns true if there is an adapter with this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.read().iter().any(|entry| entry.name == name)
+    }
+
     fn add(&self, engine: &Engine, model: &ModelName, [name, path, parent]: [&str; 3]) -> Result<()> {
         let check = |entries: &[Entry]| {
             let is_known = model.has(name) || entries.iter().any(|entry| entry.name == name);
@@ -107,7 +112,7 @@ impl Adapters {
         Ok(())
     }
 
-    /// Loads the adapter at `path` for a client. Blocks until it is loaded.
+    /// Loads the adapter `name` of the model `parent` at `path` for a client. Blocks until it is loaded.
     ///
     /// # Errors
     /// 403 if clients may not load adapters, 400 if it cannot be loaded, 503 if the engine accepts no requests.
@@ -115,10 +120,10 @@ impl Adapters {
         &self,
         engine: &Engine,
         model: &ModelName,
-        [name, path]: [&str; 2],
+        [name, path, parent]: [&str; 3],
     ) -> Result<(), ApiError> {
         self.check_allowed()?;
-        self.add(engine, model, [name, path, model.as_str()]).map_err(|error| match error.downcast() {
+        self.add(engine, model, [name, path, parent]).map_err(|error| match error.downcast() {
             Ok(closed @ RequestError::Closed { .. }) => {
                 failure::request_error(closed, "lora_path", "lora_path")
             }

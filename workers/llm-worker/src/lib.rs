@@ -31,6 +31,7 @@ pub mod metrics;
 pub mod models;
 pub mod page;
 pub mod picture_options;
+pub mod presets;
 pub mod ranks;
 pub mod routes;
 pub mod run;

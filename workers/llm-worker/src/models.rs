@@ -6,21 +6,36 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use axum::http::StatusCode;
 use llm_engine::engine::{Hold, ModelSlot, ModelSlots, ModelState};
 use llm_engine::model::files::{GgufPart, gguf_stem};
 use model_thread::error_summary;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::{OnceCell, oneshot};
 pub use worker_core::ModelLocation;
 use worker_core::api::{model_not_found, model_required, model_status};
 use worker_core::device::OpenDevice;
-use worker_core::{ApiError, LoadedModel, ModelEntry, ModelName};
+use worker_core::{ApiError, LoadedModel, ModelEntry, ModelName, blocking};
 
 use crate::api::failure;
+use crate::lora_modules::LoraModule;
 use crate::served::ServedModel;
 
-/// Function that loads a model into a slot, given its name in the API and its path or name on the Hub. It blocks.
-pub type LoadModel = dyn Fn(&ModelLocation, ModelSlot) -> Result<ServedModel> + Send + Sync;
+/// Field of a request that names the model of an adapter.
+const BASE: &str = "base_model_name";
+
+/// Function that loads a model into a slot. It blocks.
+pub type LoadModel = dyn Fn(ModelSlot) -> Result<ServedModel> + Send + Sync;
+
+/// A model that is loaded on demand.
+pub struct ModelOnDemand {
+    /// Its names in the API.
+    pub name: ModelName,
+    /// Adapters that are loaded with it.
+    pub adapters: Vec<LoraModule>,
+    /// Loads it.
+    pub load: Arc<LoadModel>,
+}
 
 /// Returns the models in a folder by name: its GGUF files, and its subfolders that contain `config.json` or a GGUF
 /// file, of which the first by name is used. Of a model that is divided into several GGUF files, only the first file is
@@ -95,8 +110,11 @@ impl Deref for ModelLease {
 
 /// A model and its state.
 struct Model {
-    location: ModelLocation,
     name: ModelName,
+    /// Its adapters until it is loaded.
+    adapters: Vec<LoraModule>,
+    /// `None` if it was loaded at start.
+    load: Option<Arc<LoadModel>>,
     /// Handle to the model; set when the model is first loaded.
     served: OnceCell<Arc<ServedModel>>,
     /// True while it is loaded for the first time.
@@ -112,24 +130,36 @@ impl Model {
         }
     }
 
+    /// Returns true if it, or an adapter of it, has this name.
+    fn has(&self, name: &str) -> bool {
+        let has_adapter = match self.served.get() {
+            Some(served) => served.adapters.has(name),
+            None => self.adapters.iter().any(|adapter| adapter.name == name),
+        };
+        has_adapter || self.name.has(name)
+    }
+
+    /// Returns the names of its adapters before it is loaded, and their fields in `GET /v1/models`.
+    fn cards(&self) -> Vec<(String, Value)> {
+        let card = |LoraModule { name, path, base_model_name }: &LoraModule| {
+            let parent = base_model_name.as_deref().unwrap_or(self.name.as_str());
+            (name.clone(), json!({ "root": path, "parent": parent }))
+        };
+        self.adapters.iter().map(card).collect()
+    }
+
     /// Loads the model for the first time, in a slot of `slots`.
-    async fn load(&self, slots: &ModelSlots, load: Arc<LoadModel>) -> Result<Arc<ServedModel>> {
+    async fn load(&self, slots: &ModelSlots) -> Result<Arc<ServedModel>> {
+        let load = self.load.clone().context("the model is not loaded")?;
         let (sender, granted) = oneshot::channel();
         // A slot that nobody receives is released.
         slots.request(move |slot| drop(sender.send(slot)));
         let slot = granted.await.context("the worker is shutting down")?;
-        let location = self.location.clone();
         self.is_loading.store(true, Relaxed);
-        let loaded = tokio::task::spawn_blocking(move || load(&location, slot)).await;
+        let loaded = tokio::task::spawn_blocking(move || load(slot)).await;
         self.is_loading.store(false, Relaxed);
         Ok(Arc::new(loaded.context("loading panicked")??))
     }
-}
-
-/// Loading of several models on demand.
-struct OnDemand {
-    slots: ModelSlots,
-    load: Arc<LoadModel>,
 }
 
 /// State of the handlers: the models, once the worker serves them.
@@ -139,66 +169,60 @@ pub type Api = worker_core::Api<ServedModels>;
 pub struct ServedModels {
     models: Vec<Arc<Model>>,
     device: OpenDevice,
-    /// `None` if there is one model, which is loaded.
-    on_demand: Option<OnDemand>,
+    /// Slots of models that are loaded on demand; `None` if there is one model, which is loaded.
+    slots: Option<ModelSlots>,
+    /// Locked while a client loads an adapter, so that two have no common name.
+    adding: tokio::sync::Mutex<()>,
 }
 
 impl ServedModels {
     /// Serves a loaded model.
     pub fn one(served: ServedModel) -> Self {
         let (name, device) = (served.name.clone(), served.device.clone());
-        let location = ModelLocation { name: name.as_str().to_owned(), model: String::new() };
         let served = OnceCell::new_with(Some(Arc::new(served)));
-        let model = Model { location, name, served, is_loading: AtomicBool::new(false) };
-        Self { models: vec![Arc::new(model)], device, on_demand: None }
+        let (adapters, load, is_loading) = (Vec::new(), None, AtomicBool::new(false));
+        let model = Model { name, adapters, load, served, is_loading };
+        Self { models: vec![Arc::new(model)], device, slots: None, adding: tokio::sync::Mutex::default() }
     }
 
-    /// Serves models that `load` loads on `device` when they are first requested. At most `max_loaded` are loaded at once.
-    ///
-    /// # Errors
-    /// Returns an error for a name that two models have, and if there is no model.
-    pub fn on_demand(
-        models: Vec<ModelLocation>,
-        max_loaded: usize,
-        device: OpenDevice,
-        load: Arc<LoadModel>,
-    ) -> Result<Self> {
-        ModelLocation::check_all(&models)?;
-        let entry = |location: ModelLocation| {
-            let name = ModelName::new(&location.name, Vec::new());
-            Arc::new(Model { location, name, served: OnceCell::new(), is_loading: AtomicBool::new(false) })
+    /// Serves models with different names, at least one, which are loaded on `device` when they are first requested. At most
+    /// `max_loaded` are loaded at once.
+    pub fn on_demand(models: Vec<ModelOnDemand>, max_loaded: usize, device: OpenDevice) -> Self {
+        let entry = |ModelOnDemand { name, adapters, load }| {
+            let (load, served, is_loading) = (Some(load), OnceCell::new(), AtomicBool::new(false));
+            Arc::new(Model { name, adapters, load, served, is_loading })
         };
-        let on_demand = Some(OnDemand { slots: ModelSlots::new(max_loaded), load });
-        Ok(Self { models: models.into_iter().map(entry).collect(), device, on_demand })
+        let (models, slots) = (models.into_iter().map(entry).collect(), Some(ModelSlots::new(max_loaded)));
+        Self { models, device, slots, adding: tokio::sync::Mutex::default() }
     }
 
-    /// Returns the model that a request names, and loads it if necessary. A worker with one model returns it for
+    /// Returns the model that a request names, or whose adapter it names, and loads it if necessary. A worker with one model returns it for
     /// every name; [`ServedModel::requested`] checks the name.
     ///
     /// # Errors
     /// With several models: 400 if the request names none, 404 if the name is unknown, 503 if the model cannot be loaded.
     pub async fn model(&self, name: Option<&str>) -> Result<ModelLease, ApiError> {
-        let model = match &self.on_demand {
+        let model = match &self.slots {
             Some(_) => self.find(name)?,
             None => &self.models[0],
         };
         if let Some(served) = model.served.get() {
             return Ok(ModelLease { served: served.clone(), _hold: None });
         }
-        let Some(OnDemand { slots, load }) = &self.on_demand else {
+        let Some(slots) = &self.slots else {
             return Err(ApiError::internal("the model is not loaded"));
         };
-        let (model, slots, load) = (model.clone(), slots.clone(), load.clone());
+        let (model, slots) = (model.clone(), slots.clone());
         // Loading continues if the client disconnects.
         let loading = tokio::spawn(async move {
-            let loaded = model.served.get_or_try_init(|| model.load(&slots, load)).await;
+            let loaded = model.served.get_or_try_init(|| model.load(&slots)).await;
             let hold = |served: &Arc<ServedModel>| {
                 let hold = Some(served.engine.hold());
                 served.engine.allow_claims();
                 ModelLease { served: served.clone(), _hold: hold }
             };
             loaded.map(hold).map_err(|error| {
-                let name = &model.location.name;
+                let name = model.name.as_str();
                 tracing::error!(model = name, code = "load_failed", "{error:#}");
                 format!("cannot load the model {name:?}: {}", error_summary(&error))
             })
@@ -210,9 +234,33 @@ impl ServedModels {
     }
 
     fn find(&self, name: Option<&str>) -> Result<&Arc<Model>, ApiError> {
-        let Some(name) = name else { return Err(model_required(&self.names())) };
-        let found = self.models.iter().find(|model| model.name.has(name));
+        let Some(name) = name else { return Err(model_required("model", &self.names())) };
+        let found = self.models.iter().find(|model| model.has(name));
         found.ok_or_else(|| model_not_found(name, &self.names()))
+    }
+
+    /// Loads the adapter `name` at `path` for a client. `base` is the name of its model, which is required if there are several.
+    ///
+    /// # Errors
+    /// See [`Self::model`] and [`Adapters::add_for_client`](crate::adapters::Adapters::add_for_client).
+    pub async fn add_adapter(&self, [name, path]: [String; 2], base: Option<String>) -> Result<(), ApiError> {
+        if self.slots.is_some() && base.is_none() {
+            return Err(model_required(BASE, &self.names()));
+        }
+        let of_base = |error: ApiError| error.with_param(BASE);
+        let served = self.model(base.as_deref()).await.map_err(of_base)?;
+        served.name.check(base.as_deref()).map_err(of_base)?;
+        let _adding = self.adding.lock().await;
+        if self.models.len() > 1 && self.models.iter().any(|model| model.has(&name)) {
+            let why =
+                format!("a model named {name:?} is served already; choose another name or unload it first");
+            return Err(ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", why).with_param("lora_name"));
+        }
+        blocking(move || {
+            let parent = base.as_deref().unwrap_or(served.name.as_str());
+            served.adapters.add_for_client(&served.engine, &served.name, [&name, &path, parent])
+        })
+        .await
     }
 
     /// Returns the models that have been loaded.
@@ -230,9 +278,9 @@ impl LoadedModel for ServedModels {
         let entries = |model: &Arc<Model>| {
             let mut entries = match model.served.get() {
                 Some(served) => served.name.entries(&served.card(), served.adapters.cards()),
-                None => model.name.entries(&json!({}), Vec::new()),
+                None => model.name.entries(&json!({}), model.cards()),
             };
-            if self.on_demand.is_some() {
+            if self.slots.is_some() {
                 let status = model_status(model.state());
                 entries.iter_mut().for_each(|entry| entry.fields["status"] = status.clone());
             }
@@ -242,7 +290,7 @@ impl LoadedModel for ServedModels {
     }
 
     fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
-        match (&self.on_demand, self.models[0].served.get()) {
+        match (&self.slots, self.models[0].served.get()) {
             (None, Some(served)) => served.requested(name).map(drop),
             _ => self.find(name).map(drop),
         }

@@ -16,13 +16,13 @@ use worker_core::device::{self, DeviceKind, OpenDevice};
 use worker_core::hub::{Hub, Report};
 use worker_core::process::{self, Worker};
 use worker_core::progress::{Completed, Progress};
-use worker_core::{App, Lifecycle, Metrics, ServerArguments};
+use worker_core::{App, Lifecycle, Metrics, ModelName, ServerArguments};
 
 use crate::adapters::Adapters;
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::fetch::LanguageModel;
 use crate::models::Api;
-use crate::models::{ModelLocation, ServedModels};
+use crate::models::{ModelOnDemand, ServedModels};
 use crate::served::ServedModel;
 use crate::{identity, kv_events, ranks, routes};
 
@@ -76,14 +76,19 @@ pub fn load(
         return Ok(ServedModels::one(load_model(arguments, opened, None, &worker, report)?));
     }
     let memory_bytes = usable_memory(&first.device)?.map(|bytes| bytes / arguments.models_max);
-    let (models, all) = (arguments.models_on_demand()?, arguments.clone());
-    let load = move |location: &ModelLocation, slot: ModelSlot| {
-        let arguments = all.for_model(location);
-        let unloading = Some((slot, memory_bytes));
-        tracing::info!(model = location.name, "loading");
-        load_model(&arguments, opened.clone(), unloading, &worker, &mut |_, _| ())
+    let model = |arguments: Arguments| {
+        let (opened, worker) = (opened.clone(), worker.clone());
+        let (first, others) = arguments.served_model_name.split_first().context("the model has no name")?;
+        let name = ModelName::several(first, others.to_vec());
+        let adapters = arguments.adapters().cloned().collect();
+        let load = move |slot: ModelSlot| {
+            tracing::info!(model = arguments.served_model_name[0], "loading");
+            load_model(&arguments, opened.clone(), Some((slot, memory_bytes)), &worker, &mut |_, _| ())
+        };
+        Ok(ModelOnDemand { name, adapters, load: Arc::new(load) })
     };
-    ServedModels::on_demand(models, arguments.models_max, first, Arc::new(load))
+    let models = arguments.models_on_demand()?.into_iter().map(model).collect::<Result<Vec<_>>>()?;
+    Ok(ServedModels::on_demand(models, arguments.models_max, first))
 }
 
 /// Finds, loads and warms up the model of `--model`. `shared` is its slot and the part of the device's memory that it may
@@ -117,6 +122,12 @@ fn load_model(
     let Loaded { model, text, sampling, name, bytes, cache_bytes, trained_context } =
         load_pair(&path, draft.as_deref(), &devices, options.clone(), reading)
             .context("cannot load the model")?;
+    let mut engine_options = arguments.engine();
+    if slot.is_some() && draft.is_none() && model.capacity().states.is_some() {
+        // The option is that of all models.
+        let unused = engine_options.speculation.take();
+        unused.inspect(|_| tracing::warn!("speculation is off: the model has recurrent states"));
+    }
     report(1.0.into(), "warming up");
     let text = identity::with_template(arguments, text)?;
     // Free memory may differ later, but the number of cache blocks must not.
@@ -125,7 +136,7 @@ fn load_model(
     let source = Box::new(ModelFolder { path: path.clone(), draft, devices: devices.clone(), options });
     let unloading =
         (after_idle.is_some() || slot.is_some()).then_some(Unloading { after_idle, slot, source });
-    let engine = Engine::start_unloading(model, Arc::new(text), arguments.engine(), unloading)?;
+    let engine = Engine::start_unloading(model, Arc::new(text), engine_options, unloading)?;
     if let Some(options) = arguments.kv_events() {
         let (sink, bound) = kv_events::start(options)?;
         tracing::info!(?bound, "publishing events of the cache");

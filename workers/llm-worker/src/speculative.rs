@@ -26,20 +26,26 @@ struct Fields {
     prompt_lookup_max: Option<usize>,
 }
 
+/// Value that switches speculation off, for a model of several.
+const OFF: &str = "none";
+
 /// Options of speculation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpeculativeConfig {
-    /// Options of the engine.
-    pub speculation: Speculation,
+    /// Options of the engine; none if speculation is off.
+    pub speculation: Option<Speculation>,
     /// Path of the draft model, or its name on the Hub, if one is used.
     pub draft_model: Option<String>,
 }
 
-/// Parses a JSON object.
+/// Parses a JSON object, or `none`.
 ///
 /// # Errors
 /// Returns an error for unknown fields, and for values that are out of range or do not fit together.
 pub fn parse(text: &str) -> Result<SpeculativeConfig, String> {
+    if text == OFF {
+        return Ok(SpeculativeConfig { speculation: None, draft_model: None });
+    }
     let fields: Fields = serde_json::from_str(text).map_err(|error| {
         format!(
             "must be a JSON object such as {{\"method\": \"ngram\", \"num_speculative_tokens\": 7}}: {error}"
@@ -64,7 +70,7 @@ pub fn parse(text: &str) -> Result<SpeculativeConfig, String> {
     let max_tokens = fields.num_speculative_tokens.unwrap_or(DRAFT_TOKENS);
     let speculation = Speculation { source, max_tokens };
     speculation.check().map_err(|error| error.to_string())?;
-    Ok(SpeculativeConfig { speculation, draft_model })
+    Ok(SpeculativeConfig { speculation: Some(speculation), draft_model })
 }
 
 #[cfg(test)]
@@ -80,14 +86,15 @@ mod tests {
             (r#"{"method": "ngram", "prompt_lookup_min": 6}"#, 6..=6, 7),
             (r#"{"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 9}"#, 1..=9, 7),
         ] {
-            let speculation = Speculation { source: DraftSource::Ngram(lengths), max_tokens };
+            let speculation = Some(Speculation { source: DraftSource::Ngram(lengths), max_tokens });
             assert_eq!(parse(text), Ok(SpeculativeConfig { speculation, draft_model: None }), "{text}");
         }
         for text in [r#"{"model": "a/b"}"#, r#"{"method": "draft_model", "model": "a/b"}"#] {
-            let speculation = Speculation { source: DraftSource::Model, max_tokens: 7 };
+            let speculation = Some(Speculation { source: DraftSource::Model, max_tokens: 7 });
             let draft_model = Some("a/b".to_owned());
             assert_eq!(parse(text), Ok(SpeculativeConfig { speculation, draft_model }), "{text}");
         }
+        assert_eq!(parse("none"), Ok(SpeculativeConfig { speculation: None, draft_model: None }));
     }
 
     #[test]

@@ -332,7 +332,7 @@ impl ServedModels {
         if let (None, [model]) = (name, &self.models[..]) {
             return Ok((0, model));
         }
-        let Some(name) = name else { return Err(model_required(&self.names())) };
+        let Some(name) = name else { return Err(model_required("model", &self.names())) };
         let mut models = self.models.iter().enumerate();
         models.find(|(_, model)| model.name.has(name)).ok_or_else(|| model_not_found(name, &self.names()))
     }

@@ -31,9 +31,9 @@ pub fn model_status(state: ModelState) -> Value {
 }
 
 /// Returns the error of a request that names none of several models.
-pub fn model_required(known: &[String]) -> ApiError {
+pub fn model_required(field: &str, known: &[String]) -> ApiError {
     let why = format!("is required, because this worker serves several models: {}", known.join(", "));
-    ApiError::field("model", why)
+    ApiError::field(field, why)
 }
 
 /// Returns the error of a request for an unknown model.

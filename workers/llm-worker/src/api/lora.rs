@@ -1,7 +1,7 @@
 //! `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter`: loading of adapters, as in vLLM.
 use axum::extract::State;
 use worker_core::body::{Others, required};
-use worker_core::{ApiError, Body, blocking, fields};
+use worker_core::{ApiError, Body, fields};
 
 use crate::models::Api;
 
@@ -12,6 +12,8 @@ fields! {
         lora_name: String,
         /// Folder of its files.
         lora_path: String,
+        /// Name of the model that it changes; required if there are several.
+        base_model_name: String,
     }
 }
 
@@ -30,18 +32,18 @@ fn not_empty(value: Option<String>, field: &str) -> Result<String, ApiError> {
 
 /// Handles `POST /v1/load_lora_adapter`.
 pub async fn load(State(api): State<Api>, Body(body): Body<LoadBody>) -> Result<String, ApiError> {
-    let served = api.served()?.model(None).await?;
+    let models = api.served()?;
     let name = not_empty(body.lora_name, "lora_name")?;
     let path = not_empty(body.lora_path, "lora_path")?;
     let success = format!("Success: LoRA adapter '{name}' added successfully.");
-    blocking(move || served.adapters.add_for_client(&served.engine, &served.name, [&name, &path])).await?;
+    models.add_adapter([name, path], body.base_model_name).await?;
     Ok(success)
 }
 
 /// Handles `POST /v1/unload_lora_adapter`.
 pub async fn unload(State(api): State<Api>, Body(body): Body<UnloadBody>) -> Result<String, ApiError> {
-    let served = api.served()?.model(None).await?;
     let name = not_empty(body.lora_name, "lora_name")?;
+    let served = api.served()?.model(Some(&name)).await.map_err(|error| error.with_param("lora_name"))?;
     served.adapters.remove_for_client(&served.engine, &name)?;
     Ok(format!("Success: LoRA adapter '{name}' removed successfully."))
 }

@@ -20,10 +20,10 @@ const LOAD: &str = "/v1/load_lora_adapter";
 const UNLOAD: &str = "/v1/unload_lora_adapter";
 
 /// Folders of adapters named `one`, `two` and `three`, and of the models that are merged with them.
-struct Folders(TempDir);
+pub struct Folders(TempDir);
 
 impl Folders {
-    fn write() -> Self {
+    pub fn write() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let own = Self(folder);
         for (seed, name) in ["one", "two", "three"].into_iter().enumerate() {
@@ -34,15 +34,15 @@ impl Folders {
         own
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn merged(&self, name: &str) -> PathBuf {
+    pub fn merged(&self, name: &str) -> PathBuf {
         self.0.path().join(format!("{name}-merged"))
     }
 
-    fn flag(&self, name: &str) -> String {
+    pub fn flag(&self, name: &str) -> String {
         format!("{name}={}", self.path(name).display())
     }
 

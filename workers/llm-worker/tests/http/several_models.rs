@@ -13,6 +13,7 @@ use worker_core::device::DeviceKind;
 use worker_core::progress::Progress;
 use worker_core::{Lifecycle, Metrics};
 
+use crate::adapters::Folders;
 use crate::embeddings;
 use crate::fixture::{Ask, WORKER, worker_at};
 use crate::tiny_llama;
@@ -195,8 +196,19 @@ fn contradictory_flags_are_refused() {
     let path = flag(folder.path());
     for (flags, words) in [
         (&["--models-dir", &path, "--model", "m"][..], "cannot be used with"),
-        (&["--models", "a=b", "--served-model-name", "m"], "cannot be used with"),
-        (&["--models-dir", &path, "--lora-modules", "a=b"], "cannot be used with"),
+        (
+            &["--models", "a=b", "--served-model-name", "m"],
+            "each model needs other names; set it in the model's section",
+        ),
+        (
+            &["--models", "a=b", "--chat-template", "chatml"],
+            "--chat-template cannot be used for several models",
+        ),
+        (&["--models", "a=b", "--mmproj", "x"], "an encoder fits one model, beside whose file it is found"),
+        (&["--models", "a=b", "--kv-events", "tcp://*:1"], "each needs an endpoint"),
+        (&["--models", "a=b", "--any-model-name"], "requests choose one by its name"),
+        (&["--models", "a=b", "--speculative-config", "{\"model\": \"x\"}"], "a draft model fits one model"),
+        (&["--models-dir", &path, "--lora-modules", "a=b"], "must be one of bert, broken, chat, plain"),
         (&["--models", "a"], "must be NAME=MODEL"),
         (&[], "required"),
         (&["--models-dir", "/missing"], "cannot read the folder /missing"),
@@ -205,4 +217,144 @@ fn contradictory_flags_are_refused() {
         let error = format!("{:#}", Several::start(flags).err().unwrap());
         assert!(error.contains(words), "{flags:?}: {error}");
     }
+    let preset = folder.path().join("presets.ini");
+    for (text, words) in [
+        ("[none]\ncontext = 9", "a section [none], but there are only the models bert, broken, chat, plain"),
+        ("[chat]\nport = 9", "settings of the model \"chat\": \"port\" is not a setting of a model"),
+        ("[chat]\nmodel = /x", "two models are named \"chat\""),
+        ("[chat]\nserved-model-name = plain", "two models or adapters are named \"plain\"; rename one"),
+        ("[chat]\nlora-modules = plain=/x", "two models or adapters are named \"plain\""),
+    ] {
+        std::fs::write(&preset, text).unwrap();
+        let flags = ["--models-dir", &path, "--models-preset", &flag(&preset)];
+        let error = format!("{:#}", Several::start(&flags).err().unwrap());
+        assert!(error.contains(words), "{text}: {error}");
+    }
+}
+
+/// Returns the flag of an adapter for a model.
+fn module(name: &str, adapters: &Folders, base: &str) -> String {
+    json!({"name": name, "path": adapters.path(name), "base_model_name": base}).to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adapters_are_served_with_their_models() {
+    let (folder, adapters) = (folder(), Folders::write());
+    let [one, two] = [("one", "chat"), ("two", "plain")].map(|(name, base)| module(name, &adapters, base));
+    let flags = ["--models-dir", &flag(folder.path()), "--lora-modules", &one, &two];
+    let worker = Several::start(&[&flags[..], &["--allow-runtime-lora-updating"]].concat()).unwrap();
+    let state = async |name: &str| {
+        let states = worker.states().await;
+        states.into_iter().find(|(known, _)| known == name).map(|(_, state)| state)
+    };
+    let names: Vec<_> = worker.states().await.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["bert", "broken", "chat", "one", "plain", "two"]);
+    let model = worker.get("/v1/models/two").await.json();
+    assert_eq!((&model["parent"], &model["root"]), (&json!("plain"), &json!(adapters.path("two"))));
+    let expected = async |name: &str| {
+        let merged = worker_at(&adapters.merged(name));
+        let text = merged.post("/v1/completions", &completion("tiny", "Hello")).await.json();
+        text["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let [first, second, third] = [expected("one").await, expected("two").await, expected("three").await];
+    let plain = worker.text("plain", "Hello").await;
+    assert_eq!(
+        (state("two").await.unwrap(), state("one").await.unwrap()),
+        ("loaded".into(), "unloaded".into())
+    );
+    // Both models are loaded in turn, and keep their adapters.
+    for _ in 0..2 {
+        assert_eq!(worker.text("one", "Hello").await, first);
+        assert_eq!(
+            (state("chat").await.unwrap(), state("plain").await.unwrap()),
+            ("loaded".into(), "unloaded".into())
+        );
+        assert_eq!(worker.text("two", "Hello").await, second);
+        assert_eq!(state("chat").await.unwrap(), "unloaded");
+    }
+    assert_eq!(worker.text("plain", "Hello").await, plain);
+
+    let load = async |name: &str, base: &str| {
+        let path = adapters.path("three");
+        let body = json!({"lora_name": name, "lora_path": path, "base_model_name": base});
+        worker.post("/v1/load_lora_adapter", &body).await
+    };
+    let unload = async |name: &str| worker.post("/v1/unload_lora_adapter", &json!({"lora_name": name})).await;
+    for (name, base, param) in [
+        ("three", "none", "base_model_name"),
+        ("three", "one", "base_model_name"),
+        ("one", "plain", "lora_name"),
+    ] {
+        assert_eq!(load(name, base).await.error().2.as_deref(), Some(param), "{name} {base}");
+    }
+    assert_eq!(load("three", "chat").await.status, 200);
+    assert_eq!(worker.get("/v1/models/three").await.json()["parent"], "chat");
+    assert_eq!(worker.text("two", "Hello").await, second);
+    assert_eq!(worker.text("three", "Hello").await, third);
+    assert_eq!(load("two", "chat").await.error().0, 400);
+    assert_eq!(unload("four").await.error(), (404, "model_not_found".into(), Some("lora_name".into())));
+    assert_eq!(unload("plain").await.error().0, 404);
+    assert_eq!(unload("two").await.status, 200);
+    assert_eq!(worker.post("/v1/completions", &completion("two", "Hello")).await.status, 404);
+    assert_eq!(load("two", "chat").await.status, 200);
+    assert_eq!(worker.text("two", "Hello").await, third);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_adapter_can_be_unloaded_before_its_model_is_loaded() {
+    let (folder, adapters) = (folder(), Folders::write());
+    let flags = ["--models-dir", &flag(folder.path()), "--lora-modules", &module("one", &adapters, "chat")];
+    let worker = Several::start(&[&flags[..], &["--allow-runtime-lora-updating"]].concat()).unwrap();
+    let answer = worker.post("/v1/unload_lora_adapter", &json!({"lora_name": "one"})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let names: Vec<_> = worker.states().await.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["bert", "broken", "chat", "plain"]);
+}
+
+/// Writes a hybrid model whose tokenizer knows one word.
+fn write_hybrid(folder: &Path) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../llm-engine/tests/model/data/granite4");
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(from.join(name), folder.join(name)).unwrap();
+    }
+    let model = json!({"type": "WordLevel", "vocab": {"Hello": 0}, "unk_token": "Hello"});
+    std::fs::write(folder.join("tokenizer.json"), json!({"version": "1.0", "model": model}).to_string())
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_have_settings_of_their_own() {
+    let folder = folder();
+    std::fs::create_dir(folder.path().join("hybrid")).unwrap();
+    write_hybrid(&folder.path().join("hybrid"));
+    let more = tempfile::tempdir().unwrap();
+    tiny_llama::write(more.path(), true);
+    let preset = more.path().join("presets.ini");
+    let text = format!(
+        "[plain]\nspeculative-config = none\ncontext = 40\nserved-model-name = plain,simple\n\
+         [more]\nmodel = {0}\nspeculative-config = {{\"model\": \"{0}\"}}\nchat-template = chatml\n\
+         kv-events = @tcp://127.0.0.1:0\n",
+        more.path().display()
+    );
+    std::fs::write(&preset, text).unwrap();
+    let flags =
+        ["--models-dir", &flag(folder.path()), "--models-preset", &flag(&preset), "--models-max", "3"];
+    let speculation = ["--speculative-config", "{\"method\": \"ngram\"}"];
+    let worker = Several::start(&[flags.as_slice(), &speculation].concat()).unwrap();
+    let drafted = async |model: &str| {
+        let body = json!({"model": model, "prompt": "Hello", "max_tokens": 24, "temperature": 0, "ignore_eos": true,
+                          "frequency_penalty": -0.5, "timings_per_token": true});
+        let answer = worker.post("/v1/completions", &body).await;
+        assert_eq!(answer.status, 200, "{model}: {}", answer.text);
+        answer.json()["timings"]["draft_n"].as_u64()
+    };
+    assert!(drafted("chat").await > Some(0));
+    assert!(drafted("more").await > Some(0));
+    assert_eq!([drafted("plain").await, drafted("simple").await, drafted("hybrid").await], [None; 3]);
+    let models = worker.get("/v1/models").await.json();
+    let names: Vec<_> = models["data"].as_array().unwrap().iter().map(|model| &model["id"]).collect();
+    assert_eq!(names, ["bert", "broken", "chat", "hybrid", "plain", "simple", "more"]);
+    assert_eq!(worker.get("/v1/models/simple").await.json()["max_model_len"], 40);
+    let template = worker.get("/props?model=more").await.json()["chat_template"].to_string();
+    assert!(template.contains("<|im_start|>"), "{template}");
 }
