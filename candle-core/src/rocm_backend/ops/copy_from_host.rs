@@ -2,7 +2,7 @@
 use crate::op::BackpropOp;
 use crate::rocm_backend::device::RocmDevice;
 use crate::rocm_backend::storage::RocmStorage;
-use crate::rocm_backend::stream::{upload, upload_read, ReadBytes};
+use crate::rocm_backend::stream::{upload, upload_files, ReadBytes};
 use crate::rocm_backend::RocmError;
 use crate::{CpuStorage, DType, InplaceOp1, Layout, Result, Shape, Storage, Tensor, WithDType};
 
@@ -85,6 +85,6 @@ pub(crate) fn read_storage(
     let storage = unsafe { RocmStorage::alloc(device, dtype, elements, "read_tensor")? };
     let bytes = storage.slice.size_in_bytes();
     // SAFETY: the storage has this many bytes, and all bit patterns of its numbers are valid.
-    unsafe { upload_read(&device.state().stream, bytes, storage.slice.ptr(), read)? };
+    unsafe { upload_files(&device.state().stream, bytes, storage.slice.ptr(), read)? };
     Ok(storage)
 }

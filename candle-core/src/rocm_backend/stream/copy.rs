@@ -1,5 +1,5 @@
 //! Copies from host to device and back, within a device, and between devices.
-use super::staging::MAX_STAGED;
+use super::staging::Ring;
 use super::{Buffer, DeviceElement, Stream};
 use crate::Result;
 use hip_kernels::contract::DevicePtr;
@@ -54,19 +54,34 @@ pub(crate) unsafe fn upload<T: DeviceElement>(stream: &Stream, data: &[T], dst: 
         Ok(())
     };
     // SAFETY: guaranteed by the caller.
-    unsafe { upload_read(stream, bytes.len(), dst, &read) }
+    unsafe { upload_read(stream, Ring::Upload, bytes.len(), dst, &read) }
 }
 
-/// Enqueues a copy of `bytes` bytes to `dst`. `read` reads them into the ring of pinned memory, part by part and in order;
-/// while it reads a part, earlier ones are copied. The host only waits if the ring is full.
+/// Enqueues a copy of `bytes` bytes of files to `dst`. `read` reads them into the ring of pinned memory for files, part by
+/// part and in order; while it reads a part, earlier ones are copied. The host only waits if the ring is full.
 ///
 /// # Errors
 /// If `read` fails, a part of the bytes may have been copied.
 ///
 /// # Safety
 /// There must be space for `bytes` bytes at `dst`, for which all bit patterns are valid.
-pub(crate) unsafe fn upload_read(
+pub(crate) unsafe fn upload_files(
     stream: &Stream,
+    bytes: usize,
+    dst: DevicePtr,
+    read: &ReadBytes,
+) -> Result<()> {
+    // SAFETY: guaranteed by the caller.
+    unsafe { upload_read(stream, Ring::File, bytes, dst, read) }
+}
+
+/// Like [`upload_files`], through any ring.
+///
+/// # Safety
+/// See [`upload_files`].
+unsafe fn upload_read(
+    stream: &Stream,
+    ring: Ring,
     bytes: usize,
     dst: DevicePtr,
     read: &ReadBytes,
@@ -75,16 +90,17 @@ pub(crate) unsafe fn upload_read(
         return Ok(());
     }
     let kind = bindings::hipMemcpyKind_hipMemcpyHostToDevice;
-    for first in (0..bytes).step_by(MAX_STAGED) {
-        let part = MAX_STAGED.min(bytes - first);
+    let most = ring.chunk_bytes();
+    for first in (0..bytes).step_by(most) {
+        let part = most.min(bytes - first);
         // Another thread may begin a capture while a part is read.
         stream.refuse_capture(
             || format!("copying {bytes} B from the host"),
             "create the tensor before the capture, and copy new values into it with candle_core::rocm::copy_to_tensor",
         )?;
         stream.bind_and_flush()?;
-        // The ring is locked for one part at a time, because a slow file must not keep others from uploading.
-        stream.with_staging(false, |ring| {
+        // The ring is locked for one part at a time, so that several threads take turns.
+        stream.with_staging(ring, |ring| {
             let staged = ring.reserve(stream, part)?;
             read(first, staged)?;
             // SAFETY: the staged bytes stay valid until their copy is done, and `dst` has space for them.
@@ -122,7 +138,9 @@ pub(crate) fn download<T: DeviceElement>(stream: &Stream, buffer: &Buffer<T>) ->
     let dst = host.as_mut_ptr().cast::<u8>();
     if bytes > MAX_PAGEABLE {
         // SAFETY: `host` has space for the whole buffer.
-        stream.with_staging(true, |ring| unsafe { ring.download(stream, buffer.ptr(), dst, bytes) })?;
+        stream.with_staging(Ring::Download, |ring| unsafe {
+            ring.download(stream, buffer.ptr(), dst, bytes)
+        })?;
     } else {
         let kind = bindings::hipMemcpyKind_hipMemcpyDeviceToHost;
         // A copy to pageable memory waits inside the call, which has no deadline. An abandoned copy must not write to

@@ -3,7 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `handle` | a HIP stream: binding its GPU to a thread, checking calls, waiting |
-//! | `stream` | a stream with its memory, upload ring and deferred launches, and its order relative to other streams |
+//! | `stream` | a stream with its memory, rings for copies, and deferred launches, and its order relative to other streams |
 //! | `wait` | waiting, with or without a deadline |
 //! | `memory` | the caching allocator for device memory |
 //! | `capture_id`, `capturing` | the graph capture of the calling thread, and the memory of a graph |
@@ -27,7 +27,7 @@ pub use buffer::Buffer;
 pub(super) use capture::{Capture, Captured};
 pub(super) use capturing::{DeviceBlock, GraphMemory};
 pub use copy::ReadBytes;
-pub(super) use copy::{clear, copy_to_stream, download, upload, upload_read};
+pub(super) use copy::{clear, copy_to_stream, download, upload, upload_files};
 pub use element::{DeviceElement, ZeroableElement};
 pub(super) use handle::{check, StreamId};
 pub(super) use stream::{DeferredLaunches, Stream};

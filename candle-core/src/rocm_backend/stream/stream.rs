@@ -3,7 +3,7 @@ use super::capture_id;
 use super::capturing::{self, CapturedStream, DeviceBlock, GraphMemory};
 use super::handle::StreamHandle;
 use super::memory::{Memory, SetupError, SystemMemory};
-use super::staging::Staging;
+use super::staging::{Ring, Staging};
 use crate::rocm_backend::error::RocmError;
 use crate::Result;
 use rocm_rs::hip;
@@ -28,8 +28,8 @@ pub(crate) trait DeferredLaunches: Send + Sync {
 pub(crate) struct Stream {
     /// Event that other streams wait for; created on first use.
     event: Mutex<Option<hip::Event>>,
-    /// Rings for uploads and downloads; created on first use.
-    staging: [Mutex<Option<Staging>>; 2],
+    /// Rings by purpose; created on first use.
+    staging: [Mutex<Option<Staging>>; 3],
     memory: Memory,
     /// True if launches are deferred: for execution, and for the capture in progress.
     has_deferred: [AtomicBool; 2],
@@ -90,17 +90,16 @@ impl Stream {
         &self.memory
     }
 
-    /// Calls `work` with the ring for uploads or downloads, which is created on first use. The GPU is bound.
+    /// Calls `work` with a ring, which is created on first use. The GPU is bound.
     pub(super) fn with_staging<R>(
         &self,
-        is_download: bool,
+        ring: Ring,
         work: impl FnOnce(&mut Staging) -> Result<R>,
     ) -> Result<R> {
-        let ring = &self.staging[usize::from(is_download)];
-        let mut staging = ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut staging = self.staging[ring as usize].lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *staging {
-            Some(ring) => work(ring),
-            empty => work(empty.insert(Staging::of(self)?)),
+            Some(staging) => work(staging),
+            empty => work(empty.insert(Staging::of(self, ring)?)),
         }
     }
 

@@ -228,17 +228,6 @@ fn linear_attention(name: &str, tensor: &Tensor, size: impl Fn(&str) -> usize) -
     }
 }
 
-<<<<<<< HEAD
-/// Adds dimensions of size 1 to the factors of heads of Mamba 2, converts them, and divides the norm into groups. Mamba 1 has no
-/// groups.
-fn mamba(name: &str, tensor: &Tensor, groups: Option<usize>) -> Tensor {
-    match (name.rsplit_once(".ssm_").map(|(_, part)| part), groups) {
-        (Some("a"), None) => tensor.exp().unwrap().neg().unwrap(),
-        (Some("a"), _) => tensor.exp().unwrap().neg().unwrap().unsqueeze(1).unwrap(),
-        (Some("d"), Some(_)) => tensor.unsqueeze(1).unwrap(),
-        (Some("conv1d.weight"), _) => tensor.squeeze(1).unwrap(),
-        (Some("norm.weight"), Some(groups)) => tensor.reshape((groups, ())).unwrap(),
-=======
 /// Returns the number of heads of keys of Falcon.
 fn falcon_key_heads(config: &Value) -> usize {
     let is_later = config["new_decoder_architecture"] == true;
@@ -258,14 +247,15 @@ fn ungrouped(tensor: &Tensor, config: &Value) -> Tensor {
     Tensor::cat(&parts.map(|part| part.reshape(((), columns)).unwrap()), 0).unwrap()
 }
 
-/// Adds dimensions of size 1 to the factors of heads of Mamba 2, converts them, and divides the norm into groups.
-fn mamba(name: &str, tensor: &Tensor, groups: usize) -> Tensor {
-    match name.rsplit_once(".ssm_").map(|(_, part)| part) {
-        Some("a") => tensor.exp().unwrap().neg().unwrap().unsqueeze(1).unwrap(),
-        Some("d") => tensor.unsqueeze(1).unwrap(),
-        Some("conv1d.weight") => tensor.squeeze(1).unwrap(),
-        Some("norm.weight") => tensor.reshape((groups, ())).unwrap(),
->>>>>>> 3ac0c66c (llm-engine: Falcon, from safetensors and GGUF)
+/// Adds dimensions of size 1 to the factors of heads of Mamba 2, converts them, and divides the norm into groups. Mamba 1 has no
+/// groups.
+fn mamba(name: &str, tensor: &Tensor, groups: Option<usize>) -> Tensor {
+    match (name.rsplit_once(".ssm_").map(|(_, part)| part), groups) {
+        (Some("a"), None) => tensor.exp().unwrap().neg().unwrap(),
+        (Some("a"), _) => tensor.exp().unwrap().neg().unwrap().unsqueeze(1).unwrap(),
+        (Some("d"), Some(_)) => tensor.unsqueeze(1).unwrap(),
+        (Some("conv1d.weight"), _) => tensor.squeeze(1).unwrap(),
+        (Some("norm.weight"), Some(groups)) => tensor.reshape((groups, ())).unwrap(),
         _ => tensor.clone(),
     }
 }
@@ -507,13 +497,6 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("activation_sparsity_scale", limits),
         ("rope.freq_base_swa", local_theta.map(|theta| Metadatum::F32(theta as f32))),
         ("embedding_length", whole("hidden_size")),
-<<<<<<< HEAD
-        ("feed_forward_length", widths.filter(|_| is_layered).or(networks).or(whole("intermediate_size"))),
-        (
-            "block_count",
-            whole("num_hidden_layers").or(layers.as_ref().map(|all| Metadatum::U32(all.len() as u32))),
-        ),
-=======
         ("tensor_data_layout", of_falcon(Metadatum::String("jploski".into()))),
         (
             "feed_forward_length",
@@ -523,8 +506,7 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
                 .or(whole("intermediate_size"))
                 .or(of_falcon(falcon_width())),
         ),
-        ("block_count", whole("num_hidden_layers").or(layers.map(|all| Metadatum::U32(all.len() as u32)))),
->>>>>>> 3ac0c66c (llm-engine: Falcon, from safetensors and GGUF)
+        ("block_count", whole("num_hidden_layers").or(layers.as_ref().map(|all| Metadatum::U32(all.len() as u32)))),
         ("context_length", whole("max_position_embeddings")),
         ("expert_count", experts),
         ("expert_shared_count", whole("n_shared_experts").or(whole("moe_num_shared_experts"))),

@@ -9,8 +9,9 @@ use rayon::prelude::*;
 
 use super::matrix::Region;
 
-/// Number of bytes that a thread reads at a time. Disks reach their full rate only with several outstanding requests.
-const CHUNK: usize = 1 << 20;
+/// Number of bytes that a thread reads at a time. Disks reach their rate only if several requests wait. Many short reads keep
+/// all threads busy until a part of the device's ring is full.
+const CHUNK: usize = 256 << 10;
 
 /// Open files, by index.
 #[derive(Default)]
@@ -70,5 +71,42 @@ impl OpenFiles {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::model::files::matrix::StoredMatrix;
+
+    #[test]
+    fn parts_are_read_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights");
+        let (rows, columns, unit, offset) = (7, 40_009, 3, 5);
+        let byte = |index: usize| (index * 31 + index / 251) as u8;
+        let all: Vec<u8> = (0..offset + rows * columns * unit).map(byte).collect();
+        fs::write(&path, &all).unwrap();
+        let mut files = OpenFiles::default();
+        files.push(path.clone(), File::open(&path).unwrap());
+        let matrix = StoredMatrix { file: 0, offset: offset as u64, rows, columns, unit };
+        for region in [matrix.whole(), matrix.region(1..7, 3..40_000), matrix.region(2..3, 0..1)] {
+            let row = |row: usize| {
+                let start = offset + (row * columns + region.columns.start) * unit;
+                &all[start..start + region.columns.len() * unit]
+            };
+            let expected = region.rows.clone().map(row).collect::<Vec<_>>().concat();
+            assert!(expected == files.read(&region).unwrap());
+            for size in [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 7] {
+                let mut part = vec![0; size.min(expected.len())];
+                let most = expected.len() - part.len();
+                for first in [0, 1, most / 2, most].into_iter().filter(|first| *first <= most) {
+                    files.read_from(&region, first, &mut part).unwrap();
+                    assert!(part == expected[first..first + part.len()], "{size} from {first}");
+                }
+            }
+        }
     }
 }
