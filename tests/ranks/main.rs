@@ -1,5 +1,6 @@
 //! The engine in ranks on four devices of the software GPU, compared with the engine on one of them. If another driver is
 //! selected by its variable, its devices are used.
+mod adapters;
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::DType;
 use candle_core::quantized::GgmlDType;
-use llm_engine::engine::{DraftSource, Engine, Options, Speculation};
+use llm_engine::engine::{DraftSource, Engine, Options, Speculation, Stream};
 use llm_engine::model::drafted::load_with_draft;
 use llm_engine::model::{LoadOptions, load_on, load_text};
 use llm_engine::request::{Event, Request, Sampling};
@@ -41,18 +41,20 @@ fn texts(model: Box<dyn StepModel>) -> Vec<Vec<u32>> {
 /// Generates texts together and returns their tokens.
 fn texts_of(engine: &Engine) -> Vec<Vec<u32>> {
     let streams = PROMPTS.map(|prompt| engine.submit(request(engine, prompt, 14)).unwrap());
-    let tokens = streams.map(|mut stream| {
-        let mut tokens = Vec::new();
-        while let Some(event) = stream.blocking_next() {
-            match event {
-                Event::Token { token, .. } => tokens.push(token),
-                Event::Error { message, .. } => panic!("{message}"),
-                _ => {}
-            }
+    streams.map(|mut stream| tokens(&mut stream)).into()
+}
+
+/// Returns the tokens of a text.
+pub fn tokens(stream: &mut Stream) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    while let Some(event) = stream.blocking_next() {
+        match event {
+            Event::Token { token, .. } => tokens.push(token),
+            Event::Error { message, .. } => panic!("{message}"),
+            _ => {}
         }
-        tokens
-    });
-    tokens.into()
+    }
+    tokens
 }
 
 fn assert_same(path: &Path, ranks: &[usize], options: LoadOptions) {

@@ -28,11 +28,11 @@ impl QRocmStorage {
             return Ok(0);
         }
         let values = self.values(elements, dtype)?;
-        Ok(if self.decoded.set(values).is_ok() { bytes } else { 0 })
+        Ok(if self.decoded.set(Box::new(values)).is_ok() { bytes } else { 0 })
     }
 
     /// Returns the decoded copy, if it is of this dtype.
     pub(super) fn decoded(&self, dtype: DType) -> Option<&RocmStorage> {
-        self.decoded.get().filter(|values| values.dtype() == dtype)
+        self.decoded.get().map(Box::as_ref).filter(|values| values.dtype() == dtype)
     }
 }

@@ -40,7 +40,7 @@ pub struct QRocmStorage {
     device: RocmDevice,
     data: Data,
     /// Values of the blocks as products of many rows read them, dense in f16 or bf16.
-    decoded: OnceLock<RocmStorage>,
+    decoded: OnceLock<Box<RocmStorage>>,
 }
 
 #[derive(Debug)]

@@ -242,6 +242,10 @@ pub trait StepModel: Send {
         None
     }
 
+    /// Waits until no other thread uses the devices for this model. Memory of adapters is allocated and freed then, because
+    /// another thread could capture a graph.
+    fn settle(&mut self) {}
+
     /// Returns the processor of pictures, which prompts may then contain.
     ///
     /// # Errors

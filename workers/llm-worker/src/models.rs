@@ -196,8 +196,8 @@ impl ServedModels {
         Self { models, device, slots, adding: tokio::sync::Mutex::default() }
     }
 
-    /// Returns the model that a request names, or whose adapter it names, and loads it if necessary. A worker with one model returns it for
-    /// every name; [`ServedModel::requested`] checks the name.
+    /// Returns the model that a request names, or whose adapter it names, and loads it if necessary. A worker with one model
+    /// returns it for every name; [`ServedModel::requested`] checks the name.
     ///
     /// # Errors
     /// With several models: 400 if the request names none, 404 if the name is unknown, 503 if the model cannot be loaded.
@@ -239,7 +239,8 @@ impl ServedModels {
         found.ok_or_else(|| model_not_found(name, &self.names()))
     }
 
-    /// Loads the adapter `name` at `path` for a client. `base` is the name of its model, which is required if there are several.
+    /// Loads the adapter `name` at `path` for a client. `base` is the name of its model, which is required if there are
+    /// several.
     ///
     /// # Errors
     /// See [`Self::model`] and [`Adapters::add_for_client`](crate::adapters::Adapters::add_for_client).

@@ -103,12 +103,6 @@ fn load_model(
     let model = arguments.model.as_deref().context("--model is required")?;
     let (slot, memory_bytes) = shared.map_or((None, None), |(slot, bytes)| (Some(slot), bytes));
     let options = LoadOptions { memory_bytes, ..arguments.load() };
-    ensure!(
-        options.adapters.count == 0 || opened.len() == 1,
-        "adapters (--lora-modules, --allow-runtime-lora-updating) are not supported with --tensor-parallel {}; use \
-         one GPU",
-        arguments.tensor_parallel
-    );
     let devices: Vec<Device> = opened.iter().map(|opened| opened.device.clone()).collect();
     report(0.0.into(), "finding the model");
     let path = Hub::default().model(model, arguments.model_ref.as_deref(), &LanguageModel, report)?;

@@ -4,15 +4,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::{Context, Result, ensure};
-use candle_core::Device;
 
-use crate::model::adapter::{Adapter, AdapterFiles, AdapterLimits, AdapterTargets};
+use crate::model::adapter::{Adapter, AdapterFiles, AdapterTargets};
 
 /// An adapter to copy to the device.
 pub(super) struct AdapterJob {
     files: AdapterFiles,
-    device: Device,
-    limits: AdapterLimits,
+    targets: AdapterTargets,
     reply: Sender<Result<Arc<Adapter>>>,
 }
 
@@ -22,7 +20,7 @@ impl AdapterJob {
         targets: &AdapterTargets,
     ) -> (Self, Receiver<Result<Arc<Adapter>>>) {
         let (reply, loaded) = channel();
-        (Self { files, device: targets.device.clone(), limits: targets.limits, reply }, loaded)
+        (Self { files, targets: targets.clone(), reply }, loaded)
     }
 }
 
@@ -34,25 +32,30 @@ pub(super) struct ResidentAdapters {
 
 impl ResidentAdapters {
     /// Copies an adapter to the device. If the files are loaded already, their matrices are shared.
-    pub(super) fn load(&mut self, AdapterJob { files, device, limits, reply }: AdapterJob) {
+    pub(super) fn load(&mut self, AdapterJob { files, targets, reply }: AdapterJob) {
         self.free_unused();
         // If the receiver was dropped, the next call frees the adapter.
-        let _ = reply.send(self.loaded(files, &device, limits.count));
+        let _ = reply.send(self.loaded(files, &targets));
     }
 
-    fn loaded(&mut self, files: AdapterFiles, device: &Device, limit: usize) -> Result<Arc<Adapter>> {
+    fn loaded(&mut self, files: AdapterFiles, targets: &AdapterTargets) -> Result<Arc<Adapter>> {
         if let Some(adapter) = self.adapters.iter().find(|adapter| adapter.is_of(&files)) {
             return Ok(adapter.clone());
         }
-        let count = self.adapters.len();
+        let (count, limit) = (self.adapters.len(), targets.limits.count);
         ensure!(
             count < limit,
             "{count} adapters are loaded, which is the limit; unload one and wait for its requests, or raise --max-loras"
         );
-        let adapter = files.upload(device).context("cannot copy the adapter to the device")?;
+        let adapter = files.upload(targets).context("cannot copy the adapter to the device")?;
         let adapter = Arc::new(adapter);
         self.adapters.push(adapter.clone());
         Ok(adapter)
+    }
+
+    /// Returns true if an adapter is unused.
+    pub(super) fn has_unused(&self) -> bool {
+        self.adapters.iter().any(|adapter| Arc::strong_count(adapter) == 1)
     }
 
     /// Frees the memory of unused adapters.

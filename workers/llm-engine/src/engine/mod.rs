@@ -313,7 +313,8 @@ impl Engine {
     /// adapters or no more of them, or if the device fails.
     pub fn load_adapter(&self, folder: &Path) -> Result<Arc<Adapter>> {
         let targets = self.inner.adapter_targets.as_ref();
-        let targets = targets.context("adapters require a model that generates text on one device")?;
+        let targets =
+            targets.context("adapters require a model that generates text, without recurrent states")?;
         let files = adapter::read(folder, targets)?;
         let (job, loaded) = AdapterJob::new(files, targets);
         self.send(Command::LoadAdapter(job))?;

@@ -206,10 +206,13 @@ impl EngineLoop {
                 self.scheduler.record_cache_events();
                 self.cache_events = Some(sink);
             }
-            Command::LoadAdapter(job) => self.adapters.load(job),
+            Command::LoadAdapter(job) => {
+                self.settle();
+                self.adapters.load(job);
+            }
             Command::Unload => self.model.claim(),
             Command::GrantSlot(slot) => self.model.set_slot(slot),
-            Command::FreeAdapters => self.adapters.free_unused(),
+            Command::FreeAdapters => self.free_adapters(),
             Command::WatchSlot => self.model.watch_slot(),
             Command::Wake => {}
         }
@@ -255,7 +258,22 @@ impl EngineLoop {
         self.shared.publish(scheduler.running().len(), scheduler.pool(), scheduler.counters());
         self.ended.clear();
         self.plan.drop_adapters();
-        self.adapters.free_unused();
+        self.free_adapters();
+    }
+
+    /// Frees the memory of adapters that nothing uses.
+    fn free_adapters(&mut self) {
+        if self.adapters.has_unused() {
+            self.settle();
+            self.adapters.free_unused();
+        }
+    }
+
+    /// Waits until no other thread uses the devices of the model, if it is loaded.
+    fn settle(&mut self) {
+        if let Ok(model) = self.model.get() {
+            model.settle();
+        }
     }
 
     /// Computes one step. `from` is the start of its host work; `excluded` is the time since then that is not overhead.

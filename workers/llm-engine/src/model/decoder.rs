@@ -171,7 +171,7 @@ impl Decoder {
             .with_context(|| format!("cannot allocate {slots} slots of recurrent states"))?;
         let (part, device, graphs) = (weights.part().clone(), device.clone(), DecodeGraphs::default());
         let embedding_head = EmbeddingHead::mean(config.hidden);
-        let adapter_targets = AdapterTargets::new(&config, dtype, &device, AdapterLimits::default());
+        let adapter_targets = AdapterTargets::new(&config, &part, dtype, &device, AdapterLimits::default());
         Ok(Self {
             config,
             device,
@@ -214,6 +214,17 @@ impl Decoder {
     pub fn with_adapters(mut self, limits: AdapterLimits) -> Self {
         self.adapter_targets.limits = limits;
         self
+    }
+
+    /// Returns this part of the projections that adapters may change, if the model takes adapters.
+    pub(super) fn own_adapter_targets(&self) -> Option<&AdapterTargets> {
+        let takes_adapters = self.task == Task::Generate && self.config.recurrent.is_none();
+        // Adapters are not applied to layers that have both a dense network and experts, or inputs of their own.
+        let takes_adapters = takes_adapters
+            && self.config.has_equal_layers()
+            && !self.config.value_norm
+            && !self.config.grouped_qkv;
+        takes_adapters.then_some(&self.adapter_targets)
     }
 
     /// Enables graphs for decoding steps, if the device and the attention support them.
@@ -399,7 +410,7 @@ impl Decoder {
     }
 
     /// Adds the output of a block, `linear` of `x` and what adapters add to it, to the residual stream. Ranks have a part of
-    /// `x` each, and no adapters.
+    /// `x` each, and compute a part of both.
     fn add(
         &self,
         stream: &ResidualStream,
@@ -410,7 +421,7 @@ impl Decoder {
     ) -> candle_core::Result<ResidualStream> {
         match self.part.is_whole() {
             true => stream.add(linear, x, [post_norm, next], |out| deltas.add(out)),
-            false => stream.add_output(&self.part.sum(linear.forward(x)?)?, post_norm, next),
+            false => stream.add_output(&self.part.sum(deltas.add(linear.forward(x)?)?)?, post_norm, next),
         }
     }
 
@@ -589,7 +600,7 @@ impl Decoder {
         let rows = |count: fn(&SequenceStep) -> usize| {
             let sequences = step.sequences.iter();
             let sequences = sequences.map(|sequence| (sequence.adapter.as_ref(), count(sequence)));
-            AdapterRows::new(sequences, &self.device)
+            AdapterRows::new(sequences, (self.part.rank(), &self.device))
         };
         let adapters = rows(|sequence| sequence.rows.len())?;
         let wanted_adapters = rows(|sequence| sequence.logits)?;
@@ -685,12 +696,7 @@ impl StepModel for Decoder {
     }
 
     fn adapter_targets(&self) -> Option<&AdapterTargets> {
-        let takes_adapters =
-            self.task == Task::Generate && self.part.is_whole() && self.config.recurrent.is_none();
-        // Adapters are not applied to layers that have both a dense network and experts, or inputs of their own.
-        let takes_adapters = takes_adapters && self.config.has_equal_layers() && !self.config.value_norm;
-        let takes_adapters = takes_adapters && !self.config.grouped_qkv;
-        takes_adapters.then_some(&self.adapter_targets)
+        self.own_adapter_targets().filter(|_| self.part.is_whole())
     }
 
     fn image_processor(&self) -> StdResult<Arc<ImageProcessor>, &'static str> {

@@ -89,6 +89,10 @@ impl StepModel for DraftedModel {
         self.model.adapter_targets()
     }
 
+    fn settle(&mut self) {
+        self.model.settle();
+    }
+
     fn cache_dtype(&self) -> Option<CacheDType> {
         self.model.cache_dtype()
     }

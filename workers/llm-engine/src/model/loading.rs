@@ -188,7 +188,7 @@ pub(super) fn load_files(
     let weights = files.bytes_as(types.matrices, part.ranks() == 1).div_ceil(part.ranks());
     let mmproj = vision.as_ref().ok().and_then(|vision| vision.mmproj.as_ref());
     let weights = weights + mmproj.map_or(0, |files| files.bytes_as(Some(types.states), true));
-    let adapters = AdapterTargets::new(&config, types.states, device, options.adapters).max_bytes();
+    let adapters = AdapterTargets::new(&config, &part, types.states, device, options.adapters).max_bytes();
     let pictures =
         vision.as_ref().map_or(0, |own| own.config.reserved_bytes(own.processor.max_tokens(), types.states));
     let all = weights + adapters + pictures + options.beside.map_or(0, |beside| beside.weights);

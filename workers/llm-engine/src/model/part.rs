@@ -71,6 +71,16 @@ impl Part {
         self.ranks
     }
 
+    /// Returns the number of this rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Returns the number of different parts of the heads of keys and values.
+    pub fn key_parts(&self) -> usize {
+        self.ranks / self.key_sharers
+    }
+
     /// Returns true if the device has the whole model, and takes part in no operations between ranks.
     pub fn is_whole(&self) -> bool {
         #[cfg(feature = "rocm")]
@@ -146,7 +156,7 @@ impl Part {
     pub fn rows(&self, fused: Option<Role>, tensors: &[(Role, usize)]) -> Vec<TensorRows> {
         // The place among the distinct parts of a tensor, and their number.
         let place = |role| match role {
-            Role::Key | Role::Value => (self.rank / self.key_sharers, self.ranks / self.key_sharers),
+            Role::Key | Role::Value => (self.rank / self.key_sharers, self.key_parts()),
             _ => (self.rank, self.ranks),
         };
         let total: usize = tensors.iter().map(|(role, rows)| rows * place(*role).1).sum();

@@ -15,6 +15,7 @@ use candle_core::rocm::{RocmError, collective::Communicator};
 use candle_core::{Device, Error, Result as CandleResult, Tensor};
 use model_thread::{ModelThread, catch_panic, error_summary};
 
+use super::adapter::AdapterTargets;
 use super::cache_dtype::CacheDType;
 use super::decoder::Decoder;
 use super::files::ModelFiles;
@@ -32,6 +33,7 @@ pub struct Ranks {
     capacity: Capacity,
     tasks: Tasks,
     cache_dtype: Option<CacheDType>,
+    adapter_targets: Option<AdapterTargets>,
 }
 
 /// State that the threads share.
@@ -52,6 +54,8 @@ enum Work {
     Classify(Arc<[Vec<u32>]>),
     /// A part of [`Self::Embed`], for a number of rows; true for the first part.
     EmbedPart(Arc<[Vec<u32>]>, usize, bool),
+    /// Nothing, after all earlier work.
+    Settle,
 }
 
 /// Work, and the sender of its result if it is wanted.
@@ -71,6 +75,7 @@ struct LoadedPart {
     capacity: Capacity,
     tasks: Tasks,
     cache_dtype: Option<CacheDType>,
+    adapter_targets: Option<AdapterTargets>,
     /// Sizes of weights and cache, in bytes.
     bytes: [usize; 2],
     trained_context: usize,
@@ -107,7 +112,9 @@ impl Ranks {
             (Capacity { vocabulary: 0, context: 0, blocks: 0, states: None }, Tasks::default());
         let (commands, threads) = (Vec::new(), Vec::new());
         let shared_state = shared.clone();
-        let mut ranks = Self { commands, threads, shared: shared_state, capacity, tasks, cache_dtype: None };
+        let (cache_dtype, adapter_targets) = (None, None);
+        let mut ranks =
+            Self { commands, threads, shared: shared_state, capacity, tasks, cache_dtype, adapter_targets };
         let (sender, reports) = channel();
         for communicator in &shared.communicators {
             let (commands, received) = channel();
@@ -131,12 +138,15 @@ impl Ranks {
             let part = part.unwrap_or_else(|| Err(anyhow!("its thread has ended")));
             parts.push(part.with_context(|| format!("rank {rank} of {}", devices.len()))?);
         }
-        let LoadedPart { capacity, tasks, cache_dtype, bytes, trained_context } = parts.swap_remove(0);
+        let LoadedPart { capacity, tasks, cache_dtype, adapter_targets, bytes, trained_context } =
+            parts.remove(0);
         ensure!(
             parts.iter().all(|part| part.capacity == capacity),
             "internal error: the ranks' caches have different sizes"
         );
         (ranks.capacity, ranks.tasks, ranks.cache_dtype) = (capacity, tasks, cache_dtype);
+        let others = parts.into_iter().filter_map(|part| part.adapter_targets);
+        ranks.adapter_targets = adapter_targets.map(|first| first.with_ranks(others));
         Ok((ranks, bytes, trained_context))
     }
 
@@ -235,7 +245,9 @@ impl Rank {
         let (decoder, bytes, trained_context) =
             load_files(ModelFiles::open(path)?, part, device, options.clone(), progress)?;
         let (capacity, tasks, cache_dtype) = (decoder.capacity(), decoder.tasks(), decoder.cache_dtype());
-        Ok((decoder, LoadedPart { capacity, tasks, cache_dtype, bytes, trained_context }))
+        let adapter_targets = decoder.own_adapter_targets().cloned();
+        let part = LoadedPart { capacity, tasks, cache_dtype, adapter_targets, bytes, trained_context };
+        Ok((decoder, part))
     }
 
     /// Ends the communicators of all ranks, so that no rank waits for this one, for example where it frees memory.
@@ -276,6 +288,7 @@ fn compute(
             }
             decoder.embed_part(prompts, *max_rows, partial)
         }
+        Work::Settle => Ok(None),
     }
 }
 
@@ -290,6 +303,21 @@ impl StepModel for Ranks {
 
     fn cache_dtype(&self) -> Option<CacheDType> {
         self.cache_dtype
+    }
+
+    fn adapter_targets(&self) -> Option<&AdapterTargets> {
+        self.adapter_targets.as_ref()
+    }
+
+    fn settle(&mut self) {
+        let settle = |commands: &Sender<Command>| {
+            let (sender, settled) = channel();
+            let _ = commands.send(Command { work: Work::Settle, result: Some(sender) });
+            settled
+        };
+        // A thread that has ended does nothing either.
+        let settled: Vec<_> = self.commands.iter().map(settle).collect();
+        settled.into_iter().for_each(|settled| drop(settled.recv()));
     }
 
     fn step(&mut self, step: &Step) -> CandleResult<Tensor> {

@@ -82,7 +82,7 @@ pub fn write(folder: &Path, config: &Value, tensors: &Weights) {
 
 pub fn read(folder: &Path, model: &Decoder) -> Arc<Adapter> {
     let targets = model.adapter_targets().unwrap();
-    let adapter = adapter::read(folder, targets).unwrap().upload(&targets.device).unwrap();
+    let adapter = adapter::read(folder, targets).unwrap().upload(targets).unwrap();
     assert!(adapter.bytes() > 0);
     let mut limited = targets.clone();
     limited.limits = AdapterLimits { count: 3, rank: RANK };
@@ -158,7 +158,7 @@ impl Case {
     /// Compares texts with the first adapter with the merged model; fewer steps on a GPU.
     fn check(&self, model: Decoder, exact: f32) -> Vec<f32> {
         let (adapter, reference) = (self.adapter(0, &model), &mut self.reference(0));
-        let is_cpu = model.adapter_targets().unwrap().device.is_cpu();
+        let is_cpu = model.adapter_targets().unwrap().device().is_cpu();
         let mut runner = Runner::new(model, &LENGTHS);
         runner.sequences.iter_mut().for_each(|sequence| sequence.adapter = Some(adapter.clone()));
         if is_cpu {
@@ -306,7 +306,8 @@ fn logits_equal_those_of_peft() {
         let tokens: Vec<u32> = expected["tokens"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
         let logits = expected["logits"].to_vec2::<f32>().unwrap();
         for model in [load_on_cpu(&data(base)), load(&data(base))] {
-            let limit = if model.adapter_targets().unwrap().device.is_cpu() { 1e-4 } else { tolerance(1e-4) };
+            let limit =
+                if model.adapter_targets().unwrap().device().is_cpu() { 1e-4 } else { tolerance(1e-4) };
             let adapter = read(&data(name), &model);
             let mut runner = Runner::new(model, &[tokens.len()]);
             runner.sequences[0].tokens = tokens.clone();

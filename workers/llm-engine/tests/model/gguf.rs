@@ -506,7 +506,10 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
                 .or(whole("intermediate_size"))
                 .or(of_falcon(falcon_width())),
         ),
-        ("block_count", whole("num_hidden_layers").or(layers.as_ref().map(|all| Metadatum::U32(all.len() as u32)))),
+        (
+            "block_count",
+            whole("num_hidden_layers").or(layers.as_ref().map(|all| Metadatum::U32(all.len() as u32))),
+        ),
         ("context_length", whole("max_position_embeddings")),
         ("expert_count", experts),
         ("expert_shared_count", whole("n_shared_experts").or(whole("moe_num_shared_experts"))),

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use super::broken::assert_rejected;
 use super::checkpoints::{check_file, check_logits, check_quantized, checkpoint, data};
+use super::packing::{self, FourBits, Kind, Packing, Quantize, Stored, Tensors};
 #[cfg(feature = "rocm-emulator")]
 use super::steps::load_with;
 use super::steps::{
     LENGTHS, Runner, close, device, load, load_on_cpu, reference_on_cpu, run_on_cpu, tolerance,
 };
-use super::packing::{self, FourBits, Kind, Packing, Quantize, Stored, Tensors};
 use super::{gguf, reference};
 
 /// Formats of linear attention: the convolution in f32, as in published files, and projections in others than f16. Models as

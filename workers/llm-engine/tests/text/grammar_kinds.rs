@@ -311,7 +311,7 @@ fn invalid_grammars_are_rejected_with_a_reason() {
         (Constraint::Lark("start: other".into()), "other"),
         (Constraint::Lark("start: <|end|>".into()), "Lark grammar cannot be used"),
         (Constraint::Lark("a".repeat(100_000)), "100000 bytes"),
-        (Constraint::Lark("(".repeat(5_000)), "5000 signs"),
+        (Constraint::Lark("(".repeat(5_000)), "5000 characters"),
         (Constraint::Lark(format!("start: \"%json\" %json {{\"enum\": [{}]}}", i64::MIN)), "above -2^63"),
         (tag(json!({"format": {"type": "json_schema", "json_schema": {"const": i64::MIN}}})), "above -2^63"),
         (gbnf(""), "root"),

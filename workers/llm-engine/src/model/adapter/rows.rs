@@ -11,6 +11,7 @@ use crate::model::layers::{FusedWith, Linear};
 #[derive(Default)]
 pub struct AdapterRows {
     groups: Vec<Group>,
+    rank: usize,
 }
 
 /// Rows that use the same adapter.
@@ -21,14 +22,14 @@ struct Group {
 }
 
 impl AdapterRows {
-    /// Groups rows, which are given by the adapters of sequences and their numbers of rows. Uploads nothing if all rows use
-    /// the same adapter or none.
+    /// Groups rows of a rank, which are given by the adapters of sequences and their numbers of rows. Uploads nothing if all
+    /// rows use the same adapter or none.
     ///
     /// # Errors
     /// Returns an error if the device fails.
     pub fn new<'a>(
         sequences: impl Iterator<Item = (Option<&'a Arc<Adapter>>, usize)>,
-        device: &Device,
+        (rank, device): (usize, &Device),
     ) -> Result<Self> {
         let mut groups: Vec<(&Arc<Adapter>, Vec<u32>)> = Vec::new();
         let mut row = 0;
@@ -53,7 +54,7 @@ impl AdapterRows {
             first += rows.len();
             Ok(Group { adapter: adapter.clone(), rows: indices.transpose()? })
         };
-        Ok(Self { groups: groups.into_iter().map(&mut group).collect::<Result<_>>()? })
+        Ok(Self { groups: groups.into_iter().map(&mut group).collect::<Result<_>>()?, rank })
     }
 
     /// Computes the deltas that the adapters add to the output of a layer's projections of `x`. Computes the first of their
@@ -69,7 +70,7 @@ impl AdapterRows {
     ) -> Result<Deltas<'_>> {
         let mut parts = Vec::new();
         for Group { adapter, rows } in &self.groups {
-            let Some(product) = adapter.product(layer, target) else { continue };
+            let Some(product) = adapter.product(self.rank, layer, target) else { continue };
             // The output of attention may have another type than the states.
             let x = x.to_dtype(adapter.dtype)?;
             let inner = match rows {

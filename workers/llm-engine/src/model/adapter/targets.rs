@@ -3,8 +3,9 @@ use std::ops::Range;
 
 use candle_core::{DType, Device};
 
-use super::weights::Target;
+use super::weights::{TARGETS, Target};
 use crate::model::config::DecoderConfig;
+use crate::model::part::Part;
 use crate::model::roles::Role;
 
 /// Limits of the adapters that are loaded at once. Memory for them is reserved when the model is loaded.
@@ -34,35 +35,64 @@ pub(super) struct Module {
     pub(super) reordered_heads: Option<usize>,
 }
 
+/// Part of the targets that one device computes, in the order of [`Target`].
+#[derive(Clone, Debug)]
+pub(super) struct TargetShare {
+    pub(super) device: Device,
+    pub(super) inputs: [Range<usize>; TARGETS],
+    pub(super) outputs: [Vec<Range<usize>>; TARGETS],
+}
+
 /// Projections of a decoder that adapters may change.
 #[derive(Clone, Debug)]
 pub struct AdapterTargets {
     /// Modules of a layer.
     pub(super) modules: Vec<Module>,
     /// Numbers of inputs and outputs of the targets, in the order of [`Target`].
-    pub(super) sizes: [[usize; 2]; 4],
+    pub(super) sizes: [[usize; 2]; TARGETS],
+    /// Parts of the devices, by rank.
+    pub(super) shares: Vec<TargetShare>,
     /// Layers: true if the feed-forward layer is dense.
     pub(super) dense: Vec<bool>,
     /// Data type of the states, and of adapters.
     pub(super) dtype: DType,
-    /// Device of the model.
-    pub device: Device,
     /// Limits.
     pub limits: AdapterLimits,
 }
 
 impl AdapterTargets {
-    /// Returns the targets of a decoder with states of type `dtype`. They exclude projections of latent attention and experts.
-    pub fn new(config: &DecoderConfig, dtype: DType, device: &Device, limits: AdapterLimits) -> Self {
-        let (queries, keys) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
-        let attended = config.latent.map_or(queries, |latent| config.heads * latent.value);
-        let inner = config.intermediate * if config.gated { 2 } else { 1 };
-        let sizes = [
-            [config.hidden, queries + 2 * keys],
-            [attended, config.hidden],
-            [config.hidden, inner],
-            [config.intermediate, config.hidden],
-        ];
+    /// Returns the targets of a decoder with states of type `dtype`, of which `config` describes the part on `device`.
+    /// They exclude projections of latent attention and experts.
+    pub fn new(
+        config: &DecoderConfig,
+        part: &Part,
+        dtype: DType,
+        device: &Device,
+        limits: AdapterLimits,
+    ) -> Self {
+        let hidden = config.hidden;
+        let [own_queries, own_keys] = [config.heads, config.kv_heads].map(|heads| heads * config.head_dim);
+        let own_attended = config.latent.map_or(own_queries, |latent| config.heads * latent.value);
+        let (heads, kv_heads) = (config.heads * part.ranks(), config.kv_heads * part.key_parts());
+        let (queries, keys) = (heads * config.head_dim, kv_heads * config.head_dim);
+        let (attended, intermediate) = (own_attended * part.ranks(), config.intermediate * part.ranks());
+        let gate_up: &[Role] = if config.gated { &[Role::Gate, Role::Up] } else { &[Role::Up] };
+        let inner = intermediate * gate_up.len();
+        let sizes =
+            [[hidden, queries + 2 * keys], [attended, hidden], [hidden, inner], [intermediate, hidden]];
+        // The outputs of a target are those of one tensor.
+        let own_rows = |tensors: &[(Role, usize)]| {
+            let rows = part.rows(Some(Role::GateUp), tensors).into_iter();
+            rows.map(|tensor| tensor.rows).collect::<Vec<_>>()
+        };
+        let attention = [(Role::Query, own_queries), (Role::Key, own_keys), (Role::Value, own_keys)];
+        let gate_up: Vec<_> = gate_up.iter().map(|role| (*role, config.intermediate)).collect();
+        let all = || vec![0..hidden];
+        let share = TargetShare {
+            device: device.clone(),
+            inputs: [0..hidden, part.own(own_attended), 0..hidden, part.own(config.intermediate)],
+            outputs: [own_rows(&attention), all(), own_rows(&gate_up), all()],
+        };
         let name = |role: Role| {
             let renamed = config.names.iter().find(|(known, _)| *known == role);
             renamed.map_or(role.names().0, |(_, name)| *name)
@@ -72,8 +102,8 @@ impl AdapterTargets {
             let mut first = 0;
             for &(role, outputs) in projections {
                 let heads = match role {
-                    Role::Query => config.heads,
-                    _ => config.kv_heads,
+                    Role::Query => heads,
+                    _ => kv_heads,
                 };
                 let is_reordered = config.reordered_heads && matches!(role, Role::Query | Role::Key);
                 modules.push(Module {
@@ -95,18 +125,29 @@ impl AdapterTargets {
                 );
             }
         }
-        push(Target::Output, &[(Role::Output, config.hidden)]);
+        push(Target::Output, &[(Role::Output, hidden)]);
         match (config.gated, config.fused_gate_up) {
             (true, true) => push(Target::GateUp, &[(Role::GateUp, inner)]),
             (true, false) => {
-                push(Target::GateUp, &[(Role::Gate, config.intermediate), (Role::Up, config.intermediate)]);
+                push(Target::GateUp, &[(Role::Gate, intermediate), (Role::Up, intermediate)]);
             }
-            (false, _) => push(Target::GateUp, &[(Role::Up, config.intermediate)]),
+            (false, _) => push(Target::GateUp, &[(Role::Up, intermediate)]),
         }
-        push(Target::Down, &[(Role::Down, config.hidden)]);
+        push(Target::Down, &[(Role::Down, hidden)]);
         let is_dense = |layer| config.experts.as_ref().is_none_or(|experts| experts.dense_layers[layer]);
         let dense = (0..config.windows.len()).map(is_dense).collect();
-        Self { modules, sizes, dense, dtype, device: device.clone(), limits }
+        Self { modules, sizes, shares: vec![share], dense, dtype, limits }
+    }
+
+    /// Adds the parts of the devices of later ranks.
+    pub fn with_ranks(mut self, others: impl IntoIterator<Item = Self>) -> Self {
+        self.shares.extend(others.into_iter().flat_map(|other| other.shares));
+        self
+    }
+
+    /// Returns the device of the first rank.
+    pub fn device(&self) -> &Device {
+        &self.shares[0].device
     }
 
     /// Returns true if a layer has a target.
@@ -114,12 +155,15 @@ impl AdapterTargets {
         self.dense[layer] || matches!(target, Target::QueryKeyValue | Target::Output)
     }
 
-    /// Returns the maximum size of all adapters in bytes.
+    /// Returns the maximum size of all adapters on a device in bytes.
     pub fn max_bytes(&self) -> usize {
         let AdapterLimits { count, rank } = self.limits;
+        let TargetShare { inputs, outputs, .. } = &self.shares[0];
         let of_module = |module: &Module| {
             let layers = (0..self.dense.len()).filter(|layer| self.has(*layer, module.target)).count();
-            self.sizes[module.target as usize].iter().sum::<usize>().saturating_mul(layers)
+            let target = module.target as usize;
+            let size = inputs[target].len() + outputs[target].iter().map(Range::len).sum::<usize>();
+            size.saturating_mul(layers)
         };
         let elements: usize = self.modules.iter().map(of_module).sum();
         elements.saturating_mul(rank).saturating_mul(count).saturating_mul(self.dtype.size_in_bytes())

@@ -4,6 +4,7 @@ use std::fmt;
 use candle_core::{DType, Device, Result, Tensor};
 use sha2::{Digest, Sha256};
 
+use super::targets::{AdapterTargets, TargetShare};
 use crate::model::layers::{Linear, Matrix};
 
 /// Projections of a layer that have a common input. Their outputs are concatenated in this order.
@@ -31,7 +32,7 @@ pub(super) struct LowRank {
     pub(super) up: Tensor,
 }
 
-/// [`LowRank`] on the model's device.
+/// [`LowRank`] on a device of the model, or the part of a rank.
 #[derive(Clone, Debug)]
 pub(super) struct LowRankProduct {
     pub(super) down: Linear,
@@ -50,42 +51,52 @@ pub struct Adapter {
     digest: [u8; 32],
     /// Data type of the matrices.
     pub(super) dtype: DType,
-    layers: Vec<[Option<LowRankProduct>; TARGETS]>,
+    /// Layers of each rank.
+    ranks: Vec<Vec<[Option<LowRankProduct>; TARGETS]>>,
     bytes: usize,
 }
 
 impl AdapterFiles {
-    /// Copies the matrices to a device.
+    /// Copies the matrices to the devices of the model for which they were read.
     ///
     /// # Errors
-    /// Returns an error if the device fails or its memory runs out.
-    pub fn upload(self, device: &Device) -> Result<Adapter> {
+    /// Returns an error if a device fails or its memory runs out.
+    pub fn upload(self, targets: &AdapterTargets) -> Result<Adapter> {
         let mut bytes = 0;
-        let mut product = |low_rank: LowRank| -> Result<LowRankProduct> {
-            let mut linear = |matrix: Tensor| -> Result<Linear> {
-                bytes += matrix.elem_count() * matrix.dtype().size_in_bytes();
-                let matrix = matrix.to_device(device)?;
-                let dtype = matrix.dtype();
-                Ok(Linear::new(Matrix::Float(matrix), None, dtype))
-            };
-            Ok(LowRankProduct { down: linear(low_rank.down)?, up: linear(low_rank.up)? })
+        let mut linear = |matrix: Tensor, device: &Device| -> Result<Linear> {
+            bytes += matrix.elem_count() * matrix.dtype().size_in_bytes();
+            let matrix = matrix.contiguous()?.to_device(device)?;
+            let dtype = matrix.dtype();
+            Ok(Linear::new(Matrix::Float(matrix), None, dtype))
         };
-        let mut layers = Vec::with_capacity(self.layers.len());
-        for layer in self.layers {
-            let mut products = [const { None }; TARGETS];
-            for (slot, low_rank) in products.iter_mut().zip(layer) {
-                *slot = low_rank.map(&mut product).transpose()?;
+        let mut product =
+            |low_rank: &LowRank, share: &TargetShare, target: usize| -> Result<LowRankProduct> {
+                let (inputs, outputs) = (&share.inputs[target], &share.outputs[target]);
+                let down = low_rank.down.narrow(1, inputs.start, inputs.len())?;
+                let rows = outputs.iter().map(|rows| low_rank.up.narrow(0, rows.start, rows.len()));
+                let up = Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)?;
+                Ok(LowRankProduct { down: linear(down, &share.device)?, up: linear(up, &share.device)? })
+            };
+        let mut layers = |share: &TargetShare| -> Result<Vec<_>> {
+            let mut layers = Vec::with_capacity(self.layers.len());
+            for layer in &self.layers {
+                let mut products = [const { None }; TARGETS];
+                for (target, (place, low_rank)) in products.iter_mut().zip(layer).enumerate() {
+                    *place = low_rank.as_ref().map(|own| product(own, share, target)).transpose()?;
+                }
+                layers.push(products);
             }
-            layers.push(products);
-        }
-        Ok(Adapter { digest: self.digest, dtype: self.dtype, layers, bytes })
+            Ok(layers)
+        };
+        let ranks = targets.shares.iter().map(&mut layers).collect::<Result<_>>()?;
+        Ok(Adapter { digest: self.digest, dtype: self.dtype, ranks, bytes })
     }
 }
 
 impl Adapter {
-    /// Returns the matrices of a layer's projections, if the adapter changes them.
-    pub(super) fn product(&self, layer: usize, target: Target) -> Option<&LowRankProduct> {
-        self.layers.get(layer)?[target as usize].as_ref()
+    /// Returns a rank's matrices of a layer's projections, if the adapter changes them.
+    pub(super) fn product(&self, rank: usize, layer: usize, target: Target) -> Option<&LowRankProduct> {
+        self.ranks.get(rank)?.get(layer)?[target as usize].as_ref()
     }
 
     /// Returns true if it was loaded from these files.
@@ -93,7 +104,7 @@ impl Adapter {
         self.digest == files.digest
     }
 
-    /// Returns the size of the matrices in bytes.
+    /// Returns the size of the matrices on all devices in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
