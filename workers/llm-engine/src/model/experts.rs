@@ -49,6 +49,8 @@ pub struct Experts {
     pub groups: Option<ExpertGroups>,
     /// Summands of the scores by which experts are chosen, f32 (experts).
     pub correction: Option<Tensor>,
+    /// Projections of states to the inputs of the experts and of their outputs to states, if they have another width.
+    pub latent: Option<[Linear; 2]>,
     /// Matrices.
     pub matrices: ExpertMatrices,
     /// Network that computes all rows, if there is one.
@@ -67,7 +69,7 @@ impl Experts {
         residual: Option<&Tensor>,
     ) -> candle_core::Result<Tensor> {
         let normed = match with.norm {
-            Some(norm) if !self.fuses_norm(x, norm)? => Some(norm.forward(x)?),
+            Some(norm) if self.latent.is_some() || !self.fuses_norm(x, norm)? => Some(norm.forward(x)?),
             _ => None,
         };
         let input = match &normed {
@@ -85,17 +87,32 @@ impl Experts {
             }
             None => weights,
         };
-        let out = match self.fused(input, [&experts, &weights], residual)? {
+        let latent = match &self.latent {
+            Some([to_latent, _]) => Some(to_latent.forward(input.0)?),
+            None => None,
+        };
+        let (of_experts, added) = match &latent {
+            Some(latent) => ((latent, FusedWith::default()), None),
+            None => (input, residual),
+        };
+        let out = match self.fused(of_experts, [&experts, &weights], added)? {
             Some(out) => out,
             None => {
-                let x = &input.1.norm.map_or(Ok(input.0.clone()), |norm| norm.forward(input.0))?;
+                let (x, with) = of_experts;
+                let x = &with.norm.map_or(Ok(x.clone()), |norm| norm.forward(x))?;
                 let out = match &self.matrices {
                     ExpertMatrices::Separate(mlps) => run_experts(mlps, x, &experts, &weights)?,
                     #[cfg(feature = "rocm")]
                     ExpertMatrices::Stacked(stacks) => stacks.forward(x, &experts, &weights)?,
                 };
-                residual.map_or(Ok(out.clone()), |residual| out + residual)?
+                added.map_or(Ok(out.clone()), |residual| out + residual)?
             }
+        };
+        let out = match &self.latent {
+            Some([_, to_states]) => {
+                to_states.forward_fused(&out, FusedWith { residual, ..FusedWith::default() })?
+            }
+            None => out,
         };
         let Some(SharedExpert { mlp, gate }) = &self.shared else { return Ok(out) };
         let hidden = mlp.inner(input)?;

@@ -54,6 +54,8 @@ const NAMES: &[(&str, &str)] = &[
     ("mixer.", "mamba."),
     ("mamba.gate.e_score_correction_bias", "exp_probs_b.bias"),
     ("mamba.gate.", "ffn_gate_inp."),
+    ("mamba.fc1_latent_proj.", "ffn_latent_down."),
+    ("mamba.fc2_latent_proj.", "ffn_latent_up."),
     ("mamba.shared_experts.up_proj.", "ffn_up_shexp."),
     ("mamba.shared_experts.down_proj.", "ffn_down_shexp."),
     ("model.final_layernorm.", "output_norm."),
@@ -526,6 +528,7 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("attention.value_length_mla", whole("v_head_dim")),
         ("expert_used_count", whole("num_experts_per_tok").or(whole("moe_k")).or(whole("top_k_experts"))),
         ("expert_feed_forward_length", whole("moe_intermediate_size")),
+        ("moe_latent_size", whole("moe_latent_size")),
         (
             "expert_shared_feed_forward_length",
             whole("shared_expert_intermediate_size")

@@ -161,6 +161,24 @@ MODELS = {
             routed_scaling_factor=2.5,
         ),
     ),
+    "nemotron-h-latent": (
+        NemotronHForCausalLM,
+        NemotronHConfig(
+            **{key: value for key, value in SIZES.items() if key != "num_hidden_layers"},
+            head_dim=32,
+            layers_block_type=["mamba", "attention", "moe"],
+            ssm_state_size=16,
+            mamba_num_heads=4,
+            mamba_head_dim=24,
+            n_groups=1,
+            time_step_min=1e-9,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            moe_latent_size=16,
+            moe_shared_expert_intermediate_size=64,
+        ),
+    ),
     # The first layer has attention, and the last one none.
     "qwen3-next": (
         Qwen3NextForCausalLM,

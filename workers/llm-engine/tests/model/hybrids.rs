@@ -129,6 +129,12 @@ fn falcon_h1_with_norms() {
     check_logits("falcon-h1-norm-first", None);
 }
 
+/// Experts of another width than the states.
+#[test]
+fn nemotron_h_with_latent_experts() {
+    check_logits("nemotron-h-latent", Some("nemotron_h_moe"));
+}
+
 /// Compares a GGUF file, whose metadata has no limits of steps, with safetensors that have none.
 fn check_gguf_without_limits(name: &str, arch: &str) {
     let (mut config, weights) = checkpoint(name);
@@ -424,7 +430,12 @@ fn broken_models_with_mamba_are_rejected() {
         ("jamba", "mamba_expand", json!(1u64 << 62), &["config.json", "\"mamba_expand\" is too large"]),
         ("jamba", "mamba_dt_rank", json!(4), &[file, "mamba.dt_layernorm.weight", "[2]", "[4]"]),
         ("jamba", "mamba_d_conv", json!(3), &[file, "mamba.conv1d.weight", "[64, 1, 4]", "[64, 1, 3]"]),
-        ("jamba", "hidden_act", json!("gelu_new"), &["config.json", "\"hidden_act\" is GeluTanh", "silu"]),
+        (
+            "jamba",
+            "hidden_act",
+            json!("gelu_new"),
+            &["config.json", "\"hidden_act\" is \"gelu_new\"", "silu"],
+        ),
         ("jamba", "attn_layer_offset", json!(3), &["config.json", "\"attn_layer_offset\" is 3", "below"]),
         ("jamba", "attn_layer_offset", json!("x"), &["config.json", "\"attn_layer_offset\" is not a whole"]),
         ("jamba", "attn_layer_period", json!(2), &["there is no tensor", "layers.3.self_attn.q_proj.weight"]),
@@ -436,7 +447,7 @@ fn broken_models_with_mamba_are_rejected() {
             &["there is no tensor", "layers.3.feed_forward.gate_proj.weight"],
         ),
         ("bamba", "attn_layer_indices", json!([1, 2]), &["there is no tensor", "layers.2.self_attn.q_proj"]),
-        ("bamba", "hidden_act", json!("relu2"), &["config.json", "\"hidden_act\" is SquaredRelu"]),
+        ("bamba", "hidden_act", json!("relu2"), &["config.json", "\"hidden_act\" is \"relu2\""]),
         ("bamba", "mamba_n_heads", json!(8), &[file, input, "[164, 32]", "[296, 32]"]),
         ("falcon-h1", "mlp_multipliers", json!([1.0]), &["config.json", "\"mlp_multipliers\" is [1.0]", "2"]),
         ("falcon-h1", "ssm_multipliers", json!(2.0), &["config.json", "\"ssm_multipliers\" is 2.0", "5"]),
@@ -444,7 +455,19 @@ fn broken_models_with_mamba_are_rejected() {
         ("falcon-h1", "attention_bias", json!(true), &["config.json", "\"attention_bias\" is true"]),
         ("falcon-h1", "mamba_d_state", json!(8), &[file, input, "[164, 32]", "[148, 32]"]),
         ("falcon-h1", "time_step_limit", json!([2.0, 1.0]), &["config.json", "\"time_step_limit\" is"]),
-        ("nemotron-h-moe", "moe_latent_size", json!(16), &["config.json", "\"moe_latent_size\""]),
+        (
+            "nemotron-h-moe",
+            "moe_latent_size",
+            json!(16),
+            &["backbone.layers.1.mixer.experts.0.up_proj", "[32, 16]"],
+        ),
+        (
+            "nemotron-h-moe",
+            "moe_latent_size",
+            json!(32),
+            &["there is no tensor", "mixer.fc1_latent_proj.weight"],
+        ),
+        ("nemotron-h-moe", "moe_latent_size", json!(0), &["config.json", "\"moe_latent_size\" is 0"]),
         ("nemotron-h-moe", "n_routed_experts", json!(5), &[file, "mixer.gate.weight", "[4, 32]", "[5, 32]"]),
     ] {
         println!("{name}: {field} {value}");

@@ -141,6 +141,8 @@ pub struct ExpertsConfig {
     pub used: usize,
     /// Width inside an expert.
     pub intermediate: usize,
+    /// Width of the inputs and outputs of the experts, to and from which states are projected, if it is not theirs.
+    pub latent: Option<usize>,
     /// Function that computes the weights of a row's chosen experts.
     pub routing: Routing,
     /// Factor of the weights.
@@ -200,6 +202,7 @@ impl ExpertsConfig {
             count,
             used,
             intermediate: fields.required(intermediate)?,
+            latent: None,
             routing: match fields.flag("norm_topk_prob") {
                 // Dividing probabilities by the sum of the chosen ones is a softmax of the chosen scores.
                 true => Routing::ChosenSoftmax,

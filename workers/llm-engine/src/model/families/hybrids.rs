@@ -177,7 +177,7 @@ pub(super) const FAMILIES: &[Family] = &[
         experts: None,
         configure: |decoder, fields| {
             decoder.names = FEED_FORWARD_NAMES;
-            check_silu(decoder)?;
+            check_silu(decoder, fields)?;
             let options = selective(decoder, fields)?;
             decoder.recurrent = Some(RecurrentConfig::of_mamba(fields, GRANITE_SIZES, options)?);
             Ok(())
@@ -274,17 +274,17 @@ fn complete_jamba(config: &mut Value) -> Result<()> {
 }
 
 /// Checks that the activation is that of the kernels of Mamba.
-fn check_silu(decoder: &DecoderConfig) -> Result<()> {
-    let activation = decoder.activation;
+fn check_silu(decoder: &DecoderConfig, fields: &Fields) -> Result<()> {
+    let name = fields.value("hidden_act").unwrap_or(&Value::Null);
     ensure!(
-        activation == Activation::Silu,
-        "\"hidden_act\" is {activation:?}, which models with Mamba do not support; use silu"
+        decoder.activation == Activation::Silu,
+        "\"hidden_act\" is {name}, which models with Mamba do not support; use silu"
     );
     Ok(())
 }
 
 fn jamba(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
-    check_silu(decoder)?;
+    check_silu(decoder, fields)?;
     decoder.names = FEED_FORWARD_NAMES;
     let step_rank = match fields.size("linear_num_value_heads")? {
         Some(rank) => rank,
@@ -302,7 +302,7 @@ fn jamba(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
 }
 
 fn falcon(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
-    check_silu(decoder)?;
+    check_silu(decoder, fields)?;
     for name in ["attention_bias", "mlp_bias", "mamba_proj_bias", "projectors_bias"] {
         ensure!(!fields.flag(name), "{name:?} is true, but biases of projections are not supported");
     }
@@ -394,10 +394,8 @@ pub(super) fn has_mixtures(config: &Value) -> bool {
 
 /// Reads the experts of Nemotron-H, which have no gates.
 fn nemotron_experts(fields: &Fields) -> Result<ExpertsConfig> {
-    ensure!(
-        fields.value("moe_latent_size").is_none(),
-        "\"moe_latent_size\" is set, but experts that are narrower than the states are not supported"
-    );
+    ensure!(!fields.flag("mlp_bias"), "\"mlp_bias\" is true, but biases of experts are not supported");
+    let latent = fields.value("moe_latent_size").map(|_| fields.required("moe_latent_size")).transpose()?;
     let shared = match fields.size("shared_expert_intermediate_size")? {
         Some(width) => width,
         None => fields.required("moe_shared_expert_intermediate_size")?,
@@ -405,6 +403,7 @@ fn nemotron_experts(fields: &Fields) -> Result<ExpertsConfig> {
     Ok(ExpertsConfig {
         shared_intermediate: Some(shared),
         dense_layers: layer_kinds(fields)?.into_iter().map(|kind| kind != "moe").collect(),
+        latent,
         names: &NEMOTRON_NAMES,
         ..deepseek_experts(fields, true)?
     })

@@ -10,6 +10,11 @@ use crate::model::layers::{Linear, Norm};
 #[cfg(feature = "rocm")]
 use crate::model::stacks::ExpertStacks;
 
+/// Names of the projection to the inputs of experts that have another width than the states, in safetensors and in GGUF.
+const LATENT_DOWN: (&str, &str) = ("mixer.fc1_latent_proj", "ffn_latent_down");
+/// Names of the projection of their outputs.
+const LATENT_UP: (&str, &str) = ("mixer.fc2_latent_proj", "ffn_latent_up");
+
 /// Dimension of a matrix that is divided among ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Divided {
@@ -103,13 +108,14 @@ impl Weights<'_> {
         &mut self,
         layer: usize,
         config: &ExpertsConfig,
-        hidden: usize,
+        states: usize,
         activation: Activation,
     ) -> Result<Experts> {
         let ExpertsConfig { count, intermediate, names, .. } = *config;
+        let hidden = config.latent.unwrap_or(states);
         let router = self.layer_name(layer, (names.router, "ffn_gate_inp"), "weight");
-        self.check(&router, &[count, hidden])?;
-        let router = self.matrix(&[Piece::rows(router, 0..count, hidden)], &[count, hidden])?;
+        self.check(&router, &[count, states])?;
+        let router = self.matrix(&[Piece::rows(router, 0..count, states)], &[count, states])?;
         let bias = match config.biases {
             true => Some(
                 self.vector_named(&self.layer_name(layer, (names.router, "ffn_gate_inp"), "bias"), count)?,
@@ -164,7 +170,15 @@ impl Weights<'_> {
         };
         let matrices = self.expert_matrices(config, &gate_up, down, biases, activation)?;
         let shared = match config.shared_intermediate {
-            Some(width) => Some(self.shared_expert(layer, config, [hidden, width], activation)?),
+            Some(width) => Some(self.shared_expert(layer, config, [states, width], activation)?),
+            None => None,
+        };
+        let mut latent = |names, rows, width| {
+            let name = self.layer_name(layer, names, "").trim_end_matches('.').to_owned();
+            self.linear_named(&[name], rows, width, false)
+        };
+        let latent = match config.latent {
+            Some(width) => Some([latent(LATENT_DOWN, width, states)?, latent(LATENT_UP, states, width)?]),
             None => None,
         };
         let correction = match config.routing {
@@ -192,6 +206,7 @@ impl Weights<'_> {
             scale,
             groups,
             correction,
+            latent,
             matrices,
             shared,
         })
