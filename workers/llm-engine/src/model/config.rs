@@ -379,6 +379,10 @@ impl DecoderConfig {
             names: &[],
         };
         (family.configure)(&mut decoder, &fields)?;
+        ensure!(
+            decoder.recurrent.is_none() || !decoder.bidirectional,
+            "\"use_bidirectional_attention\" is true, which layers with recurrent states do not support"
+        );
         Ok(decoder)
     }
 

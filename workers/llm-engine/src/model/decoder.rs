@@ -679,7 +679,7 @@ impl StepModel for Decoder {
             vocabulary: self.embedding.vocabulary().unwrap_or(0) * self.part.ranks(),
             context: self.config.context.min(blocks * BLOCK_SIZE),
             blocks,
-            states: self.states.slots(),
+            states: self.states.slots().filter(|_| self.task == Task::Generate),
         }
     }
 

@@ -211,7 +211,8 @@ pub(super) fn load_files(
     };
     let contexts = options.max_contexts.unwrap_or(cache::MAX_CONTEXTS);
     let (slots, blocks) = match embeds_only {
-        true => (0, 1),
+        // Recurrent layers have states, which embeddings do not use.
+        true => (usize::from(config.recurrent.is_some()), 1),
         false => {
             let sequences = options.max_sequences.or(options.max_contexts);
             let slots = states::slots_that_fit(&config, types.states, bytes, sequences)?;

@@ -324,6 +324,30 @@ fn embeddings_use_no_states() {
     }
 }
 
+/// Folders of models that only compute embeddings have no cache.
+#[test]
+fn embedding_models_have_recurrent_layers() {
+    for name in ["qwen3-next", "jamba", "falcon-h1"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (config, weights) = checkpoint(name);
+        reference::write(folder.path(), &config, &weights, 1);
+        let module = |kind: &str, path: &str| json!({"type": format!("models.{kind}"), "path": path});
+        let modules = json!([module("Transformer", ""), module("Pooling", "1_Pooling")]).to_string();
+        std::fs::write(folder.path().join("modules.json"), modules).unwrap();
+        std::fs::create_dir(folder.path().join("1_Pooling")).unwrap();
+        let pooling = json!({"pooling_mode_mean_tokens": true}).to_string();
+        std::fs::write(folder.path().join("1_Pooling/config.json"), pooling).unwrap();
+        let prompts = [vec![1, 2, 3, 4, 5], vec![6, 7]];
+        let [vectors, expected] = [folder.path(), &data(name)].map(|path| {
+            let vectors = load(path).embed(&prompts).unwrap().to_dtype(DType::F32).unwrap();
+            vectors.to_vec2::<f32>().unwrap()
+        });
+        for (vector, expected) in vectors.iter().zip(&expected) {
+            close(vector, expected, tolerance(1e-5), name);
+        }
+    }
+}
+
 #[test]
 fn caches_without_space_for_states_are_rejected() {
     let load = |bytes| {
@@ -449,6 +473,12 @@ fn broken_models_with_mamba_are_rejected() {
         ("bamba", "attn_layer_indices", json!([1, 2]), &["there is no tensor", "layers.2.self_attn.q_proj"]),
         ("bamba", "hidden_act", json!("relu2"), &["config.json", "\"hidden_act\" is \"relu2\""]),
         ("bamba", "mamba_n_heads", json!(8), &[file, input, "[164, 32]", "[296, 32]"]),
+        (
+            "qwen3.5",
+            "use_bidirectional_attention",
+            json!(true),
+            &["config.json", "\"use_bidirectional_attention\""],
+        ),
         ("falcon-h1", "mlp_multipliers", json!([1.0]), &["config.json", "\"mlp_multipliers\" is [1.0]", "2"]),
         ("falcon-h1", "ssm_multipliers", json!(2.0), &["config.json", "\"ssm_multipliers\" is 2.0", "5"]),
         ("falcon-h1", "mamba_rms_norm", json!(true), &["there is no tensor", "layers.0.mamba.norm.weight"]),
