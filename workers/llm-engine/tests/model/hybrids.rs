@@ -293,18 +293,20 @@ fn states_are_copied_between_slots() {
 #[cfg(feature = "rocm-emulator")]
 #[test]
 fn decoding_steps_are_replayed() {
-    let logits = |no_graphs: bool| {
-        let options = LoadOptions { dtype: Some(device().1), no_graphs, ..LoadOptions::default() };
-        let mut runner = Runner::new(load_with(&data("qwen3.5"), options), &[30, 30, 30]);
-        let mut logits = runner.step(&[(0, 5, true), (1, 9, true), (2, 1, true)]);
-        for _ in 0..8 {
-            logits.extend(runner.step(&[(0, 1, true), (1, 1, true), (2, 1, true)]));
+    for name in ["qwen3.5", "jamba", "falcon-h1"] {
+        let logits = |no_graphs: bool| {
+            let options = LoadOptions { dtype: Some(device().1), no_graphs, ..LoadOptions::default() };
+            let mut runner = Runner::new(load_with(&data(name), options), &[30, 30, 30]);
+            let mut logits = runner.step(&[(0, 5, true), (1, 9, true), (2, 1, true)]);
+            for _ in 0..8 {
+                logits.extend(runner.step(&[(0, 1, true), (1, 1, true), (2, 1, true)]));
+            }
+            assert_eq!(runner.model.graphs().count() > 0, !no_graphs, "{name}");
+            logits
+        };
+        for (replayed, expected) in logits(false).iter().zip(&logits(true)) {
+            close(replayed, expected, tolerance(1e-5), &format!("{name} with graphs"));
         }
-        assert_eq!(runner.model.graphs().count() > 0, !no_graphs);
-        logits
-    };
-    for (replayed, expected) in logits(false).iter().zip(&logits(true)) {
-        close(replayed, expected, tolerance(1e-5), "with graphs");
     }
 }
 
@@ -452,6 +454,7 @@ fn broken_models_with_mamba_are_rejected() {
         ("jamba", "mamba_d_state", json!(8), &[file, "mamba.c_layernorm.weight", "[16]", "[8]"]),
         ("jamba", "mamba_expand", json!(3), &[file, "mamba.in_proj.weight", "[128, 32]", "[192, 32]"]),
         ("jamba", "mamba_expand", json!(1u64 << 62), &["config.json", "\"mamba_expand\" is too large"]),
+        ("jamba", "mamba_dt_rank", json!(u64::MAX), &["config.json", "\"mamba_dt_rank\" is 1844", "65536"]),
         ("jamba", "mamba_dt_rank", json!(4), &[file, "mamba.dt_layernorm.weight", "[2]", "[4]"]),
         ("jamba", "mamba_d_conv", json!(3), &[file, "mamba.conv1d.weight", "[64, 1, 4]", "[64, 1, 3]"]),
         (

@@ -32,6 +32,9 @@ const NEMOTRON_DEFAULTS: &str = r#"{"rope_theta": 1e4, "max_position_embeddings"
     "ssm_state_size": 128, "mamba_head_dim": 64, "conv_kernel": 4,
     "moe_shared_expert_intermediate_size": 7688, "norm_topk_prob": true}"#;
 
+/// Maximum rank of the steps of Mamba 1, more than any model has.
+const MAX_STEP_RANK: usize = 1 << 16;
+
 /// Defaults of Jamba.
 const JAMBA_DEFAULTS: &str = r#"{"rope_theta": 1e4, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6,
     "num_key_value_heads": 8, "num_experts": 16, "num_experts_per_tok": 2, "mamba_d_state": 16, "mamba_d_conv": 4,
@@ -290,6 +293,8 @@ fn jamba(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
         Some(rank) => rank,
         None => fields.required("mamba_dt_rank")?,
     };
+    let limit = MAX_STEP_RANK;
+    ensure!((1..=limit).contains(&step_rank), "\"mamba_dt_rank\" is {step_rank}, but must be 1 to {limit}");
     let options = Mamba1Config {
         step_rank,
         conv_bias: fields.flag("mamba_conv_bias"),
