@@ -18,17 +18,18 @@ use super::{devices, load, options, with_devices};
 
 const RANK: usize = 3;
 
-/// Writes an adapter of all projections of attention and of dense feed-forward layers in a safetensors file.
+/// Writes an adapter of all projections of attention, of feed-forward layers, and of experts with files of their own.
 fn write(weights: &HashMap<String, Tensor>, seed: u64) -> TempDir {
     let (folder, mut next, mut tensors) = (tempfile::tempdir().unwrap(), random(seed), HashMap::new());
-    let mut names: Vec<&str> = weights.keys().filter_map(|name| name.strip_suffix("_proj.weight")).collect();
+    let is_changed = |name: &&str| name.ends_with("_proj") || name.contains(".experts.");
+    let mut names: Vec<&str> = weights.keys().filter_map(|name| name.strip_suffix(".weight")).collect();
     names.sort_unstable();
-    for name in names.into_iter().filter(|name| !name.contains("experts")) {
-        let (outputs, inputs) = weights[&format!("{name}_proj.weight")].dims2().unwrap();
+    for name in names.into_iter().filter(is_changed) {
+        let (outputs, inputs) = weights[&format!("{name}.weight")].dims2().unwrap();
         for (kind, dims, size) in [("A", [RANK, inputs], 0.25), ("B", [outputs, RANK], 0.5)] {
             let values: Vec<f32> = (0..dims[0] * dims[1]).map(|_| next() * size).collect();
             let matrix = Tensor::from_vec(values, &dims[..], &Device::Cpu).unwrap();
-            tensors.insert(format!("base_model.model.{name}_proj.lora_{kind}.weight"), matrix);
+            tensors.insert(format!("base_model.model.{name}.lora_{kind}.weight"), matrix);
         }
     }
     assert!(!tensors.is_empty());
@@ -93,6 +94,13 @@ fn llama() -> (TempDir, [TempDir; 2]) {
 #[serial]
 fn adapters_of_ranks_equal_those_of_one_device() {
     let (folder, adapters) = llama();
+    for (dtype, bound) in [(DType::F32, 1e-5), (DType::F16, 1e-2)] {
+        assert_close(folder.path(), &adapters, &[2, 4], Some(dtype), bound);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let weights = models::weights(true, KEY_HEADS);
+    models::write(folder.path(), &models::mixtral_config(), &weights);
+    let adapters = [1, 2].map(|seed| write(&weights, seed));
     for (dtype, bound) in [(DType::F32, 1e-5), (DType::F16, 1e-2)] {
         assert_close(folder.path(), &adapters, &[2, 4], Some(dtype), bound);
     }

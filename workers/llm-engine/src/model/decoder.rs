@@ -382,14 +382,15 @@ impl Decoder {
                 FeedForward::Experts(experts)
                     if self.part.is_whole() && post_norm.is_none() && input.1.norm.is_some() =>
                 {
-                    ResidualStream::new(experts.forward(input, Some(&attended.sum))?, next)?
+                    let adapters = adapters.experts(index);
+                    ResidualStream::new(experts.forward(input, Some(&attended.sum), &adapters)?, next)?
                 }
                 FeedForward::Mixed(mixed) => {
                     let Some(post_norm) = post_norm else { bail!("internal error: no norm after experts") };
                     attended.add_output(&mixed.forward(input, &attended.sum, post_norm)?, None, next)?
                 }
                 FeedForward::Experts(experts) => {
-                    let out = self.part.sum(experts.forward(input, None)?)?;
+                    let out = self.part.sum(experts.forward(input, None, &adapters.experts(index))?)?;
                     attended.add_output(&out, post_norm, next)?
                 }
             };

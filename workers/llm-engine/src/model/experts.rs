@@ -6,9 +6,10 @@
 use anyhow::{Context, Result};
 #[cfg(feature = "rocm")]
 use candle_core::rocm::{Router, RouterFunction};
-use candle_core::{D, Tensor};
+use candle_core::{D, Tensor, bail};
 use candle_nn::ops::{sigmoid, softmax_last_dim};
 
+use super::adapter::{self, ExpertRows};
 use super::config::{Activation, ExpertGroups, Routing};
 use super::layers::{FusedWith, GateUp, Linear, Mlp, Norm};
 #[cfg(feature = "rocm")]
@@ -59,7 +60,8 @@ pub struct Experts {
 
 impl Experts {
     /// Maps (rows, width) to the weighted sum of the chosen experts' outputs, and the shared expert's. A `residual` (rows,
-    /// width), if there is one, is added. On a ROCm device, a few rows take four launches, and more for a shared expert.
+    /// width), if there is one, is added. `adapters` change the experts of some rows. On a ROCm device, a few rows take four
+    /// launches, and more for a shared expert.
     ///
     /// # Errors
     /// Returns an error if the device fails.
@@ -67,6 +69,7 @@ impl Experts {
         &self,
         (x, with): (&Tensor, FusedWith),
         residual: Option<&Tensor>,
+        adapters: &[ExpertRows],
     ) -> candle_core::Result<Tensor> {
         let normed = match with.norm {
             Some(norm) if self.latent.is_some() || !self.fuses_norm(x, norm)? => Some(norm.forward(x)?),
@@ -95,17 +98,28 @@ impl Experts {
             Some(latent) => ((latent, FusedWith::default()), None),
             None => (input, residual),
         };
-        let out = match self.fused(of_experts, [&experts, &weights], added)? {
-            Some(out) => out,
-            None => {
-                let (x, with) = of_experts;
-                let x = &with.norm.map_or(Ok(x.clone()), |norm| norm.forward(x))?;
-                let out = match &self.matrices {
-                    ExpertMatrices::Separate(mlps) => run_experts(mlps, x, &experts, &weights)?,
-                    #[cfg(feature = "rocm")]
-                    ExpertMatrices::Stacked(stacks) => stacks.forward(x, &experts, &weights)?,
+        let x = || {
+            let (x, with) = of_experts;
+            with.norm.map_or(Ok(x.clone()), |norm| norm.forward(x))
+        };
+        let routed = [&experts, &weights];
+        let out = match adapters {
+            [ExpertRows { rows: None, stacks }] => self.separately(&x()?, routed, added, Some(*stacks))?,
+            _ => {
+                let mut out = match self.fused(of_experts, routed, added)? {
+                    Some(out) => out,
+                    None => self.separately(&x()?, routed, added, None)?,
                 };
-                added.map_or(Ok(out.clone()), |residual| out + residual)?
+                for ExpertRows { rows, stacks } in adapters {
+                    let Some(rows) = rows else { bail!("internal error: several adapters of all rows") };
+                    let select = |all: &Tensor| all.index_select(rows, 0);
+                    let (x, added) = (select(&x()?)?, added.map(select).transpose()?);
+                    let routed = [&select(&experts)?, &select(&weights)?];
+                    let changed = self.separately(&x, routed, added.as_ref(), Some(*stacks))?;
+                    let indices = rows.unsqueeze(1)?.broadcast_as(changed.shape())?.contiguous()?;
+                    out = out.scatter(&indices, &changed, 0)?;
+                }
+                out
             }
         };
         let out = match &self.latent {
@@ -127,6 +141,22 @@ impl Experts {
                 mlp.down.forward_fused(&hidden, FusedWith { residual: Some(&out), ..FusedWith::default() })
             }
         }
+    }
+
+    /// Like [`Self::fused`], by separate products for any rows, and for the stacks of an adapter.
+    fn separately(
+        &self,
+        x: &Tensor,
+        [experts, weights]: [&Tensor; 2],
+        residual: Option<&Tensor>,
+        adapter: Option<adapter::ExpertStacks>,
+    ) -> candle_core::Result<Tensor> {
+        let out = match &self.matrices {
+            ExpertMatrices::Separate(mlps) => run_experts(mlps, x, [experts, weights], adapter)?,
+            #[cfg(feature = "rocm")]
+            ExpertMatrices::Stacked(stacks) => stacks.forward(x, [experts, weights], adapter)?,
+        };
+        residual.map_or(Ok(out.clone()), |residual| out + residual)
     }
 
     /// Returns true if all products of these rows include their norm.
@@ -251,7 +281,12 @@ fn sparse_mixer(sorted: &Tensor, chosen: usize, tolerance: f64) -> candle_core::
 }
 
 /// Computes the rows of each chosen expert together.
-fn run_experts(mlps: &[Mlp], x: &Tensor, experts: &Tensor, weights: &Tensor) -> candle_core::Result<Tensor> {
+fn run_experts(
+    mlps: &[Mlp],
+    x: &Tensor,
+    [experts, weights]: [&Tensor; 2],
+    adapter: Option<adapter::ExpertStacks>,
+) -> candle_core::Result<Tensor> {
     let (experts, weights) = (experts.to_vec2::<u32>()?, weights.to_vec2::<f32>()?);
     let mut chosen = vec![(Vec::new(), Vec::new()); mlps.len()];
     for (row, (experts, weights)) in experts.iter().zip(&weights).enumerate() {
@@ -262,12 +297,20 @@ fn run_experts(mlps: &[Mlp], x: &Tensor, experts: &Tensor, weights: &Tensor) -> 
         }
     }
     let mut sum = x.zeros_like()?;
-    for (mlp, (rows, factors)) in mlps.iter().zip(chosen).filter(|(_, (rows, _))| !rows.is_empty()) {
+    let chosen = mlps.iter().zip(chosen).enumerate().filter(|(_, (_, (rows, _)))| !rows.is_empty());
+    for (expert, (mlp, (rows, factors))) in chosen {
         let count = rows.len();
         let rows = Tensor::from_vec(rows, count, x.device())?;
         let factors = Tensor::from_vec(factors, (count, 1), x.device())?.to_dtype(x.dtype())?;
         let input = x.index_select(&rows, 0)?;
-        let out = mlp.down.forward(&mlp.inner((&input, FusedWith::default()))?)?;
+        let input = (&input, FusedWith::default());
+        let out = match adapter.map(|stacks| stacks.of_expert(expert)).transpose()? {
+            Some([gate_up, down]) => {
+                let inner = adapter::inner(mlp, input, &gate_up.deltas(input.0)?)?;
+                down.deltas(&inner)?.add(mlp.down.forward(&inner)?)?
+            }
+            None => mlp.down.forward(&mlp.inner(input)?)?,
+        };
         sum = sum.index_add(&rows, &out.broadcast_mul(&factors)?, 0)?;
     }
     Ok(sum)

@@ -65,6 +65,11 @@ impl Linear {
         Self::new(Matrix::Float(matrix), bias, dtype)
     }
 
+    /// Returns the matrix.
+    pub fn matrix(&self) -> &Matrix {
+        &self.matrix
+    }
+
     /// Adds a bias (out).
     pub fn with_bias(self, bias: Tensor) -> Self {
         Self { bias: Some(bias), ..self }

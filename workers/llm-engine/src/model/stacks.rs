@@ -4,6 +4,7 @@ use candle_core::rocm::{ExpertGroups, FusedExperts};
 use candle_core::{D, DType, Result, Tensor};
 use candle_nn::moe::{moe_gemm, moe_gemm_gguf};
 
+use super::adapter;
 use super::config::Activation;
 use super::layers::{FusedWith, Matrix, fused_activation, gated};
 
@@ -103,8 +104,14 @@ impl ExpertStacks {
         sums.sum(weights, residual)
     }
 
-    /// Maps (rows, width) to the sums of the outputs of `experts` (rows, used) with `weights`.
-    pub fn forward(&self, x: &Tensor, experts: &Tensor, weights: &Tensor) -> Result<Tensor> {
+    /// Maps (rows, width) to the sums of the outputs of `experts` (rows, used) with `weights`. An adapter, if there is one,
+    /// changes all rows.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        [experts, weights]: [&Tensor; 2],
+        adapter: Option<adapter::ExpertStacks>,
+    ) -> Result<Tensor> {
         let (rows, used) = experts.dims2()?;
         let flat = experts.flatten_all()?;
         // Neighboring products of one expert read its matrix once.
@@ -125,11 +132,23 @@ impl ExpertStacks {
             Some([bias, _]) => (both + bias.index_select(&flat, 0)?)?,
             None => both,
         };
+        let adapter = adapter.map(adapter::ExpertStacks::matrices);
+        let both = match adapter {
+            Some([gate_up, _]) => (both + products.low_rank(x, gate_up, None, &weights.ones_like()?)?)?,
+            None => both,
+        };
         let hidden = match self.is_gated {
             true => gated(&both, self.activation)?,
             false => self.activation.forward(&both)?,
         };
         let out = products.multiply(&hidden, &self.down, Some(weights))?;
+        let out = match adapter {
+            Some([_, down]) => {
+                let ones = weights.ones_like()?;
+                (out + products.low_rank(&hidden, down, Some(&ones), weights)?)?
+            }
+            None => out,
+        };
         let out = match &self.biases {
             Some([_, bias]) => {
                 let weights = weights.reshape((rows * used, 1))?.to_dtype(bias.dtype())?;
@@ -166,6 +185,17 @@ impl Products<'_> {
             }
         };
         out.to_dtype(dtype)
+    }
+
+    /// Multiplies rows with the stacks A and B of an adapter. `ones` are given if `x` has a row for each product.
+    fn low_rank(
+        &self,
+        x: &Tensor,
+        [down, up]: [&Matrix; 2],
+        ones: Option<&Tensor>,
+        factors: &Tensor,
+    ) -> Result<Tensor> {
+        self.of(&self.of(x, down, ones)?, up, Some(factors))
     }
 
     /// Multiplies with copies of the chosen matrices, for data types without a kernel.

@@ -204,12 +204,48 @@ fn adapters_equal_merged_weights() {
         ("command-r", ALL),
         ("olmo2", ALL),
         ("deepseek-v2-lite", &["o_proj"]),
-        ("qwen3-moe-dense-layers", &["v_proj", "o_proj"]),
+        ("qwen3-moe-dense-layers", ALL),
+        ("qwen2-moe", &["q_proj", "experts.1.up_proj", "experts.2.down_proj"]),
     ] {
         let (config, weights) = checkpoint(name);
         let case = Case::new(&config, &weights, &[Kind { modules, ..FIRST }]);
         let off = case.check(load_on_cpu(&case.path), 1e-4);
         println!("{name}: {:?}", off.into_iter().fold(0f32, f32::max));
+    }
+}
+
+/// Some experts of a layer have an adapter, and texts use several, on the CPU and on the device of the tests.
+#[test]
+fn adapters_of_experts_equal_merged_weights() {
+    let second = Kind { modules: &["k_proj", "experts.0.up_proj", "experts.3.down_proj"], ..SECOND };
+    for (name, modules) in [("qwen3-moe", ALL), ("mixtral", &["q_proj", "w1", "w2", "w3"][..])] {
+        let (config, weights) = checkpoint(name);
+        let second = if name == "mixtral" { Kind { modules: &["v_proj", "w2"], ..SECOND } } else { second };
+        let case = Case::new(&config, &weights, &[Kind { modules, ..FIRST }, second]);
+        for (loader, limit) in
+            [(load_on_cpu as fn(&Path) -> Decoder, 1e-4), (load as fn(&Path) -> Decoder, tolerance(1e-4))]
+        {
+            let alone = case.check(loader(&case.path), 1e-4);
+            let model = loader(&case.path);
+            let adapters = [Some(0), None, Some(1), Some(0), None];
+            let loaded = [0, 1].map(|index| case.adapter(index, &model));
+            let mut references = [0, 1, 2].map(|index| case.reference(index));
+            let mut runner = Runner::new(model, &[24; 5]);
+            for (sequence, adapter) in runner.sequences.iter_mut().zip(adapters) {
+                sequence.adapter = adapter.map(|index: usize| loaded[index].clone());
+            }
+            let mut worst = 0f32;
+            for shares in MIXED {
+                let own = runner.step(shares);
+                for (own, (index, ..)) in own.iter().zip(shares.iter().filter(|share| share.2)) {
+                    let sequence = &runner.sequences[*index];
+                    let expected =
+                        references[adapters[*index].unwrap_or(2)](&sequence.tokens[..sequence.done]);
+                    worst = worst.max(close(own, &expected, limit, &format!("{name}, sequence {index}")));
+                }
+            }
+            println!("{name}: {worst}, {}", alone.into_iter().fold(0f32, f32::max));
+        }
     }
 }
 

@@ -6,13 +6,16 @@
 //! | `targets` | projections of a decoder that adapters may change, and the limits of adapters |
 //! | `peft` | reading of PEFT's files |
 //! | `rows` | rows of a step by adapter, and the products with its matrices |
+//! | `experts` | stacks of an adapter's matrices, for the projections of experts |
 //! | `feed_forward` | feed-forward layers of rows with adapters |
+mod experts;
 mod feed_forward;
 mod peft;
 mod rows;
 mod targets;
 mod weights;
 
+pub use experts::{ExpertRows, ExpertStacks};
 pub use feed_forward::inner;
 pub use peft::read;
 pub use rows::{AdapterRows, Deltas};

@@ -8,6 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::experts::{ExpertPairs, ExpertTargets};
 use super::targets::{AdapterTargets, Module};
 use super::weights::{AdapterFiles, LowRank, TARGETS, Target};
 
@@ -140,14 +141,26 @@ fn layers(
     ensure!(!tensors.is_empty(), "it has no tensors");
     let tensors: BTreeMap<String, Tensor> = tensors.into_iter().collect();
     let mut pairs: HashMap<(usize, &str), Pair> = HashMap::new();
+    let mut of_experts: HashMap<usize, Vec<[Pair; 3]>> = HashMap::new();
     for (name, tensor) in tensors {
         let named = || format!("tensor '{name}'");
         let (layer, module, kind) = parse(&name).with_context(named)?;
-        let module = find(layer, module, targets).with_context(named)?;
-        let [inputs, _] = targets.sizes[module.target as usize];
+        let experts = targets.experts.as_ref().filter(|_| targets.dense.get(layer) == Some(&false));
+        let in_expert = experts.and_then(|own| Some((own, own.find(module)?)));
+        let (place, [inputs, outputs]) = match in_expert {
+            Some((own, (expert, projection))) => {
+                let layer = of_experts.entry(layer).or_insert_with(|| vec![Default::default(); own.count]);
+                (&mut layer[expert][projection], own.sizes[projection])
+            }
+            None => {
+                let module = find(layer, module, targets).with_context(named)?;
+                let [inputs, _] = targets.sizes[module.target as usize];
+                (pairs.entry((layer, module.name)).or_default(), [inputs, module.outputs.len()])
+            }
+        };
         let expected = match kind {
             0 => [config.rank, inputs],
-            _ => [module.outputs.len(), config.rank],
+            _ => [outputs, config.rank],
         };
         ensure!(
             tensor.dims() == expected,
@@ -157,7 +170,7 @@ fn layers(
         );
         ensure!(tensor.dtype().is_float(), "{} has type {:?}, expected floats", named(), tensor.dtype());
         let tensor = tensor.to_dtype(DType::F32).with_context(named)?;
-        pairs.entry((layer, module.name)).or_default()[kind] = Some(tensor);
+        place[kind] = Some(tensor);
     }
     let mut layers = Vec::with_capacity(targets.dense.len());
     for layer in 0..targets.dense.len() {
@@ -176,9 +189,32 @@ fn layers(
                 low_ranks[target as usize] = Some(joined(projections, outputs, config, targets.dtype)?);
             }
         }
+        if let (Some(own), Some(experts)) = (&targets.experts, of_experts.remove(&layer)) {
+            let whole = experts.into_iter().map(|expert| whole_pairs(expert, own, layer));
+            let config = (config.rank, config.scale, targets.dtype);
+            let [gate_up, down] = own.stacks(&whole.collect::<Result<Vec<_>>>()?, config)?;
+            low_ranks[Target::ExpertGateUp as usize] = Some(gate_up);
+            low_ranks[Target::ExpertDown as usize] = Some(down);
+        }
         layers.push(low_ranks);
     }
     Ok(layers)
+}
+
+/// Returns the pairs of an expert, and an error if one has only one matrix.
+fn whole_pairs(expert: [Pair; 3], targets: &ExpertTargets, layer: usize) -> Result<ExpertPairs> {
+    let mut whole = ExpertPairs::default();
+    for (projection, pair) in expert.into_iter().enumerate() {
+        whole[projection] = match pair {
+            [Some(down), Some(up)] => Some([down, up]),
+            [None, None] => None,
+            _ => {
+                let name = targets.name(projection);
+                bail!("layer {layer}: '{name}' has only one of the matrices A and B for an expert")
+            }
+        };
+    }
+    Ok(whole)
 }
 
 /// Returns the module of a layer that an adapter changes.
@@ -189,7 +225,9 @@ fn find<'a>(layer: usize, name: &str, targets: &'a AdapterTargets) -> Result<&'a
     let module = module.filter(|module| targets.has(layer, module.target));
     module.with_context(|| {
         let in_layer = targets.modules.iter().filter(|module| targets.has(layer, module.target));
-        let names: Vec<&str> = in_layer.map(|module| module.name).collect();
+        let mut names: Vec<_> = in_layer.map(|module| module.name.to_owned()).collect();
+        let experts = targets.experts.iter().filter(|_| !targets.dense[layer]);
+        names.extend(experts.flat_map(|all| (0..all.sizes.len()).map(|projection| all.name(projection))));
         format!("adapters of '{name}' are not supported; layer {layer} supports {}", names.join(", "))
     })
 }

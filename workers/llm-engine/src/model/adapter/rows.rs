@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Result, Tensor};
 
-use super::weights::{Adapter, Target};
+use super::weights::{Adapter, LowRankProduct, Target};
 use crate::model::layers::{FusedWith, Linear};
 
 /// Rows of a step that use adapters.
@@ -83,6 +83,21 @@ impl AdapterRows {
     }
 }
 
+impl AdapterRows {
+    /// Returns the rows of each adapter that changes a layer's `targets`, with its matrices.
+    pub(super) fn products<const N: usize>(
+        &self,
+        layer: usize,
+        targets: [Target; N],
+    ) -> impl Iterator<Item = (Option<&Tensor>, [&LowRankProduct; N])> {
+        self.groups.iter().filter_map(move |Group { adapter, rows }| {
+            let products = targets.map(|target| adapter.product(self.rank, layer, target));
+            let products: Vec<_> = products.into_iter().flatten().collect();
+            Some((rows.as_ref(), products.try_into().ok()?))
+        })
+    }
+}
+
 /// Summands of the output of a layer's projections.
 #[derive(Default)]
 pub struct Deltas<'a> {
@@ -95,6 +110,14 @@ struct Delta<'a> {
     /// Product with the first matrix, (rows, rank).
     inner: Tensor,
     up: &'a Linear,
+}
+
+impl<'a> Deltas<'a> {
+    /// Returns the summands of all rows for the product with one adapter.
+    pub(super) fn of_all(product: &'a LowRankProduct, x: &Tensor) -> Result<Self> {
+        let inner = product.down.forward(x)?;
+        Ok(Self { parts: vec![Delta { rows: None, inner, up: &product.up }] })
+    }
 }
 
 impl Deltas<'_> {

@@ -3,6 +3,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Device};
 
+use super::experts::{ExpertTargets, padded_rank};
 use super::weights::{TARGETS, Target};
 use crate::model::config::DecoderConfig;
 use crate::model::part::Part;
@@ -50,6 +51,8 @@ pub struct AdapterTargets {
     pub(super) modules: Vec<Module>,
     /// Numbers of inputs and outputs of the targets, in the order of [`Target`].
     pub(super) sizes: [[usize; 2]; TARGETS],
+    /// Projections of experts, in layers that are not dense.
+    pub(super) experts: Option<ExpertTargets>,
     /// Parts of the devices, by rank.
     pub(super) shares: Vec<TargetShare>,
     /// Layers: true if the feed-forward layer is dense.
@@ -62,7 +65,7 @@ pub struct AdapterTargets {
 
 impl AdapterTargets {
     /// Returns the targets of a decoder with states of type `dtype`, of which `config` describes the part on `device`.
-    /// They exclude projections of latent attention and experts.
+    /// They exclude projections of latent attention, and experts that files store together.
     pub fn new(
         config: &DecoderConfig,
         part: &Part,
@@ -78,8 +81,17 @@ impl AdapterTargets {
         let (attended, intermediate) = (own_attended * part.ranks(), config.intermediate * part.ranks());
         let gate_up: &[Role] = if config.gated { &[Role::Gate, Role::Up] } else { &[Role::Up] };
         let inner = intermediate * gate_up.len();
-        let sizes =
-            [[hidden, queries + 2 * keys], [attended, hidden], [hidden, inner], [intermediate, hidden]];
+        let own_expert = config.experts.as_ref().map_or(0, |experts| experts.intermediate);
+        let expert = own_expert * part.ranks();
+        let sizes = [
+            [hidden, queries + 2 * keys],
+            [attended, hidden],
+            [hidden, inner],
+            [intermediate, hidden],
+            [hidden, 2 * expert],
+            [expert, hidden],
+        ];
+        let experts = config.experts.as_ref().and_then(|own| ExpertTargets::of(own, hidden, expert));
         // The outputs of a target are those of one tensor.
         let own_rows = |tensors: &[(Role, usize)]| {
             let rows = part.rows(Some(Role::GateUp), tensors).into_iter();
@@ -87,11 +99,14 @@ impl AdapterTargets {
         };
         let attention = [(Role::Query, own_queries), (Role::Key, own_keys), (Role::Value, own_keys)];
         let gate_up: Vec<_> = gate_up.iter().map(|role| (*role, config.intermediate)).collect();
-        let all = || vec![0..hidden];
+        let of_expert = [(Role::Gate, own_expert), (Role::Up, own_expert)];
+        let (all, whole) = (|| vec![0..hidden], 0..hidden);
+        let [of_heads, in_dense, in_expert] =
+            [own_attended, config.intermediate, own_expert].map(|size| part.own(size));
         let share = TargetShare {
             device: device.clone(),
-            inputs: [0..hidden, part.own(own_attended), 0..hidden, part.own(config.intermediate)],
-            outputs: [own_rows(&attention), all(), own_rows(&gate_up), all()],
+            inputs: [whole.clone(), of_heads, whole.clone(), in_dense, whole, in_expert],
+            outputs: [own_rows(&attention), all(), own_rows(&gate_up), all(), own_rows(&of_expert), all()],
         };
         let name = |role: Role| {
             let renamed = config.names.iter().find(|(known, _)| *known == role);
@@ -136,7 +151,7 @@ impl AdapterTargets {
         push(Target::Down, &[(Role::Down, hidden)]);
         let is_dense = |layer| config.experts.as_ref().is_none_or(|experts| experts.dense_layers[layer]);
         let dense = (0..config.windows.len()).map(is_dense).collect();
-        Self { modules, sizes, shares: vec![share], dense, dtype, limits }
+        Self { modules, sizes, experts, shares: vec![share], dense, dtype, limits }
     }
 
     /// Adds the parts of the devices of later ranks.
@@ -159,13 +174,21 @@ impl AdapterTargets {
     pub fn max_bytes(&self) -> usize {
         let AdapterLimits { count, rank } = self.limits;
         let TargetShare { inputs, outputs, .. } = &self.shares[0];
+        let size = |target: Target| {
+            let target = target as usize;
+            inputs[target].len() + outputs[target].iter().map(Range::len).sum::<usize>()
+        };
         let of_module = |module: &Module| {
             let layers = (0..self.dense.len()).filter(|layer| self.has(*layer, module.target)).count();
-            let target = module.target as usize;
-            let size = inputs[target].len() + outputs[target].iter().map(Range::len).sum::<usize>();
-            size.saturating_mul(layers)
+            size(module.target).saturating_mul(layers).saturating_mul(rank)
         };
         let elements: usize = self.modules.iter().map(of_module).sum();
-        elements.saturating_mul(rank).saturating_mul(count).saturating_mul(self.dtype.size_in_bytes())
+        let experts = self.experts.as_ref().map_or(0, |experts| {
+            let layers = self.dense.iter().filter(|is_dense| !**is_dense).count();
+            let of_layer = (2 * size(Target::ExpertGateUp) + size(Target::ExpertDown)) * experts.count;
+            of_layer.saturating_mul(layers).saturating_mul(padded_rank(rank))
+        });
+        let elements = elements.saturating_add(experts);
+        elements.saturating_mul(count).saturating_mul(self.dtype.size_in_bytes())
     }
 }

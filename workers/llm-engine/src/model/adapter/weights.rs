@@ -1,7 +1,7 @@
 //! Matrices of a loaded adapter.
 use std::fmt;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{D, DType, Device, Result, Tensor};
 use sha2::{Digest, Sha256};
 
 use super::targets::{AdapterTargets, TargetShare};
@@ -18,12 +18,16 @@ pub enum Target {
     GateUp,
     /// Output of the feed-forward layer.
     Down,
+    /// Gate and up of all experts.
+    ExpertGateUp,
+    /// Down of all experts.
+    ExpertDown,
 }
 
 /// Number of [`Target`]s.
-pub(super) const TARGETS: usize = 4;
+pub(super) const TARGETS: usize = 6;
 
-/// Two matrices whose product is added to a weight.
+/// Two matrices whose product is added to a weight, or stacks with two for each expert.
 #[derive(Clone, Debug)]
 pub(super) struct LowRank {
     /// Matrix A (rank, in), or those of several projections, concatenated.
@@ -34,7 +38,7 @@ pub(super) struct LowRank {
 
 /// [`LowRank`] on a device of the model, or the part of a rank.
 #[derive(Clone, Debug)]
-pub(super) struct LowRankProduct {
+pub struct LowRankProduct {
     pub(super) down: Linear,
     pub(super) up: Linear,
 }
@@ -72,9 +76,9 @@ impl AdapterFiles {
         let mut product =
             |low_rank: &LowRank, share: &TargetShare, target: usize| -> Result<LowRankProduct> {
                 let (inputs, outputs) = (&share.inputs[target], &share.outputs[target]);
-                let down = low_rank.down.narrow(1, inputs.start, inputs.len())?;
-                let rows = outputs.iter().map(|rows| low_rank.up.narrow(0, rows.start, rows.len()));
-                let up = Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)?;
+                let down = low_rank.down.narrow(D::Minus1, inputs.start, inputs.len())?;
+                let rows = outputs.iter().map(|rows| low_rank.up.narrow(D::Minus2, rows.start, rows.len()));
+                let up = Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, D::Minus2)?;
                 Ok(LowRankProduct { down: linear(down, &share.device)?, up: linear(up, &share.device)? })
             };
         let mut layers = |share: &TargetShare| -> Result<Vec<_>> {

@@ -52,7 +52,7 @@ impl DenseAndExperts {
         let dense = self.dense.down.forward(&self.dense.inner(input)?)?;
         let dense = self.dense_norm.forward(&dense)?;
         let with = FusedWith { norm: Some(&self.experts_norm), ..FusedWith::default() };
-        let experts = self.experts.forward((states, with), None)?;
+        let experts = self.experts.forward((states, with), None, &[])?;
         let experts_norm = Some(&self.experts_post_norm.weight);
         Ok(add_rms_norm(&experts, &dense, experts_norm, &post_norm.weight, post_norm.eps)?.1)
     }
