@@ -1,6 +1,7 @@
 // Recurrent layers over the rows of sequences: a causal convolution, the gated delta rule with the norm after it, and selective
-// state spaces of Mamba 1 and 2. Each sequence has a slot with a state, which is read and written in place. A sequence whose first row has position 0 begins
-// with a state of zeros, so that slots need no initialization. The largest slot number is no slot: its state is not kept.
+// state spaces of Mamba 1 and 2. Each sequence continues from the state of a slot. The state after a row is written to the slot that
+// keeps it, which may be the same one. A sequence whose first row has position 0 begins with a state of zeros, so that slots need no
+// initialization. The largest slot number is no slot.
 #include "faults.cuh"
 #include "lanes.cuh"
 
@@ -10,8 +11,8 @@ __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expone
 // Rows and slot of a sequence.
 struct Rows {
     unsigned int first, end, slot;
-    // True if the slot holds a state, and true if the sequence continues from it.
-    bool has_slot, continues;
+    // True if the sequence continues from the state of the slot.
+    bool continues;
 
     // Bounds that do not fit in `rows` rows are reported; the sequence then has no rows.
     __device__ __forceinline__ Rows(const unsigned int *rows_of, const unsigned int *slot_of,
@@ -22,19 +23,19 @@ struct Rows {
             !is_within(first, (uint64_t)end + 1, CANDLE_FAULT_SEQUENCE)) {
             first = end = 0;
         }
-        has_slot = names_element(slot, slots, CANDLE_FAULT_CACHE);
+        const bool has_slot = names_element(slot, slots, CANDLE_FAULT_CACHE);
         continues = has_slot && first < end && position_of[first] > 0;
     }
 };
 
 // A thread convolves pieces of CANDLE_CONV_ROWS rows of a channel: x of the grid numbers channels, y sequences, z pieces.
-// The thread of the first piece reads and writes the state, which consists of the last inputs, so that no other thread
-// depends on it.
+// The thread of the first piece reads and writes states, which consist of the last inputs, so that no other thread depends on
+// them. It writes those after its own rows and after the last row.
 template <typename T>
 __device__ __forceinline__ void causal_conv(const T *x, const float *weight, const float *bias,
                                             const unsigned int *rows_of, const unsigned int *slot_of,
-                                            const unsigned int *position_of, T *states, T *out,
-                                            const unsigned int row_count, const unsigned int channels,
+                                            const unsigned int *position_of, const unsigned int *kept_of, T *states,
+                                            T *out, const unsigned int row_count, const unsigned int channels,
                                             const unsigned int slots, const size_t x_stride) {
     constexpr unsigned int KEPT = CANDLE_CONV_WIDTH - 1;
     const unsigned int channel = blockIdx.x * blockDim.x + threadIdx.x;
@@ -53,7 +54,7 @@ __device__ __forceinline__ void causal_conv(const T *x, const float *weight, con
     for (; from < rows.end; from += gridDim.z * CANDLE_CONV_ROWS) {
         // The inputs before the current row, oldest first.
         T before[KEPT];
-        T *const state = states + (size_t)rows.slot * KEPT * channels + channel;
+        const T *const state = states + (size_t)rows.slot * KEPT * channels + channel;
 #pragma unroll
         for (unsigned int j = 0; j < KEPT; ++j) {
             if (from > rows.first) {
@@ -62,20 +63,19 @@ __device__ __forceinline__ void causal_conv(const T *x, const float *weight, con
                 before[j] = rows.continues ? state[j * channels] : (T)0.0f;
             }
         }
-        if (from == rows.first && rows.has_slot) {
-            const unsigned int count = rows.end - rows.first;
+        const auto keep = [&](unsigned int row, const auto &last) INLINE {
+            const unsigned int slot = kept_of[row];
+            if (names_element(slot, slots, CANDLE_FAULT_CACHE)) {
+                T *const kept = states + (size_t)slot * KEPT * channels + channel;
 #pragma unroll
-            for (unsigned int j = 0; j < KEPT; ++j) {
-                T last = before[j];
-#pragma unroll
-                for (unsigned int skipped = 1; skipped <= KEPT; ++skipped) {
-                    if (skipped == min(count, KEPT)) {
-                        last = j + skipped < KEPT ? before[smaller(j + skipped, KEPT - 1)]
-                                                  : input(rows.end - KEPT + j);
-                    }
+                for (unsigned int j = 0; j < KEPT; ++j) {
+                    kept[j * channels] = last(j);
                 }
-                state[j * channels] = last;
             }
+        };
+        const bool is_first = from == rows.first;
+        if (is_first && rows.end - rows.first > CANDLE_CONV_ROWS) {
+            keep(rows.end - 1, [&](unsigned int j) INLINE { return input(rows.end - KEPT + j); });
         }
         const unsigned int end = min(from + CANDLE_CONV_ROWS, rows.end);
 #pragma unroll 1
@@ -86,6 +86,9 @@ __device__ __forceinline__ void causal_conv(const T *x, const float *weight, con
             for (unsigned int j = 0; j < KEPT; ++j) {
                 sum += weights[j] * (float)before[j];
                 before[j] = j + 1 < KEPT ? before[smaller(j + 1, KEPT - 1)] : current;
+            }
+            if (is_first) {
+                keep(row, [&](unsigned int j) INLINE { return before[j]; });
             }
             sum += summand;
             out[(size_t)row * channels + channel] = (T)(sum * sigmoid(sum));
@@ -98,16 +101,17 @@ constexpr unsigned int LANES_OF_COLUMN = CANDLE_DELTA_LANES;
 // Summand of the squared length of keys and queries.
 constexpr float LENGTH_EPSILON = 1e-6f;
 
-// Factors of a row: of the state, and of what the row adds to it.
+// Factors of a row: of the state, and of what the row adds to it; and the slot that keeps the state after it.
 struct RowFactors {
     float decay, weight;
+    unsigned int kept;
 };
 
 // Operands of both recurrences.
 template <typename T> struct HeadOperands {
     const T *qkv, *a, *z;
     const float *rate, *dt_bias;
-    const unsigned int *rows_of, *slot_of, *position_of;
+    const unsigned int *rows_of, *slot_of, *position_of, *kept_of;
     float *states;
     T *out;
     unsigned int rows, key_heads, value_heads, value_width, slots, a_stride, z_stride;
@@ -174,13 +178,14 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
     const unsigned int channels = 2 * keys + values;
     // Packs of a thread are LANES_OF_COLUMN packs apart.
     constexpr unsigned int DISTANCE = 4 * LANES_OF_COLUMN;
-    float *const own =
-        operands.states + (((size_t)rows.slot * value_heads + head) * value_width + column) * KEY_WIDTH + lane * 4;
+    const auto own = [&](unsigned int slot) INLINE {
+        return operands.states + (((size_t)slot * value_heads + head) * value_width + column) * KEY_WIDTH + lane * 4;
+    };
     S state[PACKS];
 #pragma unroll
     for (unsigned int p = 0; p < PACKS; ++p) {
         if (rows.continues) {
-            state[p] = S::read(own + p * DISTANCE);
+            state[p] = S::read(own(rows.slot) + p * DISTANCE);
         } else {
 #pragma unroll
             for (unsigned int j = 0; j < 4; ++j) {
@@ -196,6 +201,8 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
     constexpr bool STEPS_OF_ELEMENTS = Rule::STEPS_OF_ELEMENTS;
     const unsigned int place = STEPS_OF_ELEMENTS ? head * value_width + column : head;
     const unsigned int step_row = rows.first + (STEPS_OF_ELEMENTS ? 0 : threadIdx.x);
+    // A thread reads the slots of the rows whose factors it computes, or of all rows.
+    const unsigned int *kept_at = operands.kept_of + step_row;
     const T *a = operands.a + (size_t)step_row * operands.a_stride + place;
     const float dt_bias = operands.dt_bias[place];
     rule.begin(step_row, place);
@@ -221,7 +228,7 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
         if constexpr (!STEPS_OF_ELEMENTS) {
             if (threadIdx.x < count) {
                 const float step = step_at(a);
-                factors[threadIdx.x] = {exponential(operands.rate[head] * step), rule.weight(step)};
+                factors[threadIdx.x] = {exponential(operands.rate[head] * step), rule.weight(step), *kept_at};
             }
             __syncthreads();
         }
@@ -290,6 +297,13 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
                     state[p].set(j, state[p][j] * decay + added * (float)key[p][j]);
                 }
             }
+            const unsigned int kept = STEPS_OF_ELEMENTS ? *kept_at++ : factors[index].kept;
+            if (names_element(kept, operands.slots, CANDLE_FAULT_CACHE)) {
+#pragma unroll
+                for (unsigned int p = 0; p < PACKS; ++p) {
+                    state[p].write(own(kept) + p * DISTANCE);
+                }
+            }
             query += channels;
             key_at += channels;
             value_at += channels;
@@ -323,13 +337,8 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
         }
         if constexpr (!STEPS_OF_ELEMENTS) {
             a += (size_t)CANDLE_DELTA_ROWS * operands.a_stride;
+            kept_at += CANDLE_DELTA_ROWS;
             rule.advance(CANDLE_DELTA_ROWS);
-        }
-    }
-    if (rows.has_slot) {
-#pragma unroll
-        for (unsigned int p = 0; p < PACKS; ++p) {
-            state[p].write(own + p * DISTANCE);
         }
     }
 }
@@ -354,22 +363,23 @@ __device__ __forceinline__ void recurrent_heads(const HeadOperands<T> &operands,
 #define HEAD_PARAMETERS(T)                                                                                             \
     const T *qkv, const T *a, const T *b, const T *z, const float *rate, const float *dt_bias, const T *norm,          \
         const float *skip, const unsigned int *rows_of, const unsigned int *slot_of, const unsigned int *position_of,  \
-        float *states, T *out, const unsigned int rows, const unsigned int key_heads, const unsigned int value_heads,  \
-        const unsigned int key_width, const unsigned int value_width, const unsigned int slots, const float eps,       \
+        const unsigned int *kept_of, float *states, T *out, const unsigned int rows, const unsigned int key_heads,     \
+        const unsigned int value_heads, const unsigned int key_width, const unsigned int value_width, const unsigned int slots, const float eps,       \
         const float min_step, const float max_step, const unsigned int a_stride, const unsigned int b_stride,          \
         const unsigned int z_stride, const bool is_mamba1
 #define HEAD_OPERANDS(T)                                                                                               \
     HeadOperands<T> {                                                                                                  \
-        qkv, a, z, rate, dt_bias, rows_of, slot_of, position_of, states, out, rows, key_heads, value_heads,            \
+        qkv, a, z, rate, dt_bias, rows_of, slot_of, position_of, kept_of, states, out, rows, key_heads, value_heads,   \
             value_width, slots, a_stride, z_stride                                                                     \
     }
 
 #define RECURRENT_OPS(T, NAME)                                                                                         \
     extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) causal_conv_##NAME(                                     \
         const T *x, const float *weight, const float *bias, const unsigned int *rows_of, const unsigned int *slot_of,  \
-        const unsigned int *position_of, T *states, T *out, const unsigned int rows, const unsigned int channels,      \
-        const unsigned int slots, const size_t x_stride) {                                                             \
-        causal_conv(x, weight, bias, rows_of, slot_of, position_of, states, out, rows, channels, slots, x_stride);     \
+        const unsigned int *position_of, const unsigned int *kept_of, T *states, T *out, const unsigned int rows,      \
+        const unsigned int channels, const unsigned int slots, const size_t x_stride) {                                \
+        causal_conv(x, weight, bias, rows_of, slot_of, position_of, kept_of, states, out, rows, channels, slots,       \
+                    x_stride);                                                                                         \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(CANDLE_DELTA_BLOCK) gated_delta_##NAME(HEAD_PARAMETERS(T)) {          \
         __shared__ float results[CANDLE_DELTA_ROWS][CANDLE_DELTA_WIDTH];                                               \

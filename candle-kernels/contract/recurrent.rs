@@ -28,8 +28,9 @@ subject! {
 
 const SEQUENCES: &[Argument] = args![
     Pointer => rows_of "first row of each sequence, which y of the grid numbers, and the number of rows, as u32",
-        slot_of "slot of each sequence, as u32; the largest number is no slot",
-        position_of "position of each row, as u32; a sequence at position 0 begins with a state of zeros"];
+        slot_of "slot from whose state each sequence continues, as u32; the largest number is no slot",
+        position_of "position of each row, as u32; a sequence at position 0 begins with a state of zeros",
+        kept_of "slot that keeps the state after each row, as u32; the largest number is no slot, as for all rows between the first CONV_ROWS and the last one"];
 
 fn families() -> Vec<Family> {
     vec![

@@ -2,20 +2,26 @@
 //! the selective state spaces of Mamba 1 and 2. They take one launch each on ROCm. On other devices, and for operands that
 //! have no kernel, they consist of separate operations with the same results up to rounding.
 //!
-//! Each sequence has a slot with a state, which is updated in place.
+//! Each sequence continues from the state of a slot. The states after some of its rows are kept in slots, too.
 use crate::ops::{rms_norm, sigmoid};
 use candle::{bail, DType, Result, Tensor, D};
 
 /// Epsilon that is added to the squared length of keys and queries.
 const LENGTH_EPSILON: f64 = 1e-6;
 
+/// Number of first rows of a sequence whose states can be kept, in addition to that of its last row.
+pub const KEPT_ROWS: usize = 16;
+
 /// Sequences of rows, and the slots of their states.
 #[derive(Clone, Copy)]
 pub struct Sequences<'a> {
     /// First row of each sequence, and the number of rows, u32 (sequences + 1).
     pub rows: &'a Tensor,
-    /// Slot of each sequence, u32 (sequences). With `u32::MAX`, its state is not kept.
+    /// Slot from whose state each sequence continues, u32 (sequences). With `u32::MAX`, it begins with a state of zeros.
     pub slots: &'a Tensor,
+    /// Slot that keeps the state after each row, u32 (rows), which may be that of its sequence. It is `u32::MAX`, which is no
+    /// slot, for all rows of a sequence between the first [`KEPT_ROWS`] and the last one.
+    pub kept: &'a Tensor,
     /// Position of each row, u32 (rows). A sequence whose first row has position 0 begins with a state of zeros.
     pub positions: &'a Tensor,
     /// Number of rows of the longest sequence, or more.
@@ -26,9 +32,10 @@ pub struct Sequences<'a> {
 struct Sequence {
     first: usize,
     rows: usize,
+    /// Slot from whose state it continues.
     slot: Option<usize>,
-    /// True if it continues from the state of its slot.
-    continues: bool,
+    /// Slot that keeps the state after each row.
+    kept: Vec<Option<usize>>,
 }
 
 impl Sequences<'_> {
@@ -39,23 +46,27 @@ impl Sequences<'_> {
 
     /// Returns true if the shapes match operands of `rows` rows.
     fn match_rows(&self, rows: usize) -> bool {
-        self.slots.rank() == 1 && self.rows.dims() == [self.count() + 1] && self.positions.dims() == [rows]
+        let of_rows = [self.positions, self.kept].iter().all(|each| each.dims() == [rows]);
+        self.slots.rank() == 1 && self.rows.dims() == [self.count() + 1] && of_rows
     }
 
     /// Copies the sequences to the host.
     fn read(&self, op: &str, slots: usize) -> Result<Vec<Sequence>> {
         let (rows, positions) = (self.rows.to_vec1::<u32>()?, self.positions.to_vec1::<u32>()?);
+        let kept = self.kept.to_vec1::<u32>()?;
+        let place = |slot: u32| match slot as usize {
+            _ if slot == u32::MAX => Ok(None),
+            slot if slot >= slots => bail!("{op}: slot {slot} is not below {slots}"),
+            slot => Ok(Some(slot)),
+        };
         let sequence = |(bounds, slot): (&[u32], u32)| {
             let (first, end) = (bounds[0] as usize, bounds[1] as usize);
             if first > end || end > positions.len() {
                 bail!("{op}: a sequence has the rows {first}..{end} of {}", positions.len())
             }
-            let slot = (slot != u32::MAX).then_some(slot as usize);
-            if let Some(slot) = slot.filter(|slot| *slot >= slots) {
-                bail!("{op}: slot {slot} is not below {slots}")
-            }
-            let continues = slot.is_some() && first < end && positions[first] > 0;
-            Ok(Sequence { first, rows: end - first, slot, continues })
+            let slot = place(slot)?.filter(|_| first < end && positions[first] > 0);
+            let kept = kept[first..end].iter().map(|slot| place(*slot)).collect::<Result<_>>()?;
+            Ok(Sequence { first, rows: end - first, slot, kept })
         };
         let all = rows.windows(2).zip(self.slots.to_vec1()?).map(sequence).collect::<Result<Vec<_>>>()?;
         Ok(all.into_iter().filter(|sequence| sequence.rows > 0).collect())
@@ -100,8 +111,8 @@ impl CausalConv<'_> {
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match. Rows and slots out of range return an error on the CPU. On a GPU, the next
-    /// call that waits for the device does; such rows are not computed, and without a slot, a sequence begins with a state of
-    /// zeros, which is not kept.
+    /// call that waits for the device does; such rows are not computed. Without its slot, a sequence begins with a state of
+    /// zeros, or a state is not kept.
     pub fn forward(&self) -> Result<Tensor> {
         #[cfg(feature = "rocm")]
         if let Some(out) = crate::rocm::causal_conv(self)? {
@@ -119,8 +130,8 @@ impl CausalConv<'_> {
         let (dtype, device) = (self.x.dtype(), self.x.device());
         let weights = self.weight.t()?.contiguous()?;
         let mut out = Vec::new();
-        for Sequence { first, rows, slot, continues } in self.sequences.read("causal-conv", slots)? {
-            let before = match slot.filter(|_| continues) {
+        for Sequence { first, rows, slot, kept } in self.sequences.read("causal-conv", slots)? {
+            let before = match slot {
                 Some(slot) => self.states.get(slot)?,
                 None => Tensor::zeros((width - 1, channels), dtype, device)?,
             };
@@ -132,9 +143,11 @@ impl CausalConv<'_> {
             let sum = (1..width).try_fold(term(0)?, |sum, place| sum + term(place)?)?;
             let sum = self.bias.map_or(Ok(sum.clone()), |bias| sum.broadcast_add(bias))?;
             out.push(sum.silu()?.to_dtype(dtype)?);
-            if let Some(slot) = slot {
-                let last = all.narrow(0, rows, width - 1)?.contiguous()?.unsqueeze(0)?;
-                self.states.slice_set(&last, 0, slot)?;
+            for (row, slot) in kept.into_iter().enumerate() {
+                if let Some(slot) = slot {
+                    let last = all.narrow(0, row + 1, width - 1)?.contiguous()?.unsqueeze(0)?;
+                    self.states.slice_set(&last, 0, slot)?;
+                }
             }
         }
         join(&out, (0, channels), self.x)
@@ -245,20 +258,20 @@ impl HeadSizes {
     ) -> Result<Vec<Tensor>> {
         let Self { value_heads, key_width, value_width, .. } = *self;
         let mut out = Vec::new();
-        for Sequence { first, rows, slot, continues } in sequences {
-            let mut state = match slot.filter(|_| continues) {
+        for Sequence { first, slot, kept, .. } in sequences {
+            let mut state = match slot {
                 Some(slot) => states.get(slot)?.copy()?,
                 None => Tensor::zeros((value_heads, value_width, key_width), DType::F32, states.device())?,
             };
-            for row in first..first + rows {
+            for (row, kept) in (first..).zip(kept) {
                 let (q, k) = (q.get(row)?.unsqueeze(1)?, k.get(row)?.unsqueeze(1)?);
                 state = state.broadcast_mul(&decay(row)?)?;
                 let change = change(row, &|| state.broadcast_mul(&k)?.sum(D::Minus1))?;
                 state = (state + change.unsqueeze(2)?.broadcast_mul(&k)?)?;
                 out.push(state.broadcast_mul(&q)?.sum(D::Minus1)?.unsqueeze(0)?);
-            }
-            if let Some(slot) = slot {
-                states.slice_set(&state.unsqueeze(0)?, 0, slot)?;
+                if let Some(slot) = kept {
+                    states.slice_set(&state.unsqueeze(0)?, 0, slot)?;
+                }
             }
         }
         Ok(out)

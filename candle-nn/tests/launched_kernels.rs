@@ -284,7 +284,9 @@ fn rows(device: &Device) -> Result<()> {
 fn recurrences(device: &Device) -> Result<()> {
     let rows = Tensor::new(&[0u32, 3], device)?;
     let (slots, positions) = (Tensor::new(&[0u32], device)?, Tensor::new(&[0u32, 1, 2], device)?);
-    let sequences = Sequences { rows: &rows, slots: &slots, positions: &positions, max_rows: 3 };
+    let slots_of_rows = Tensor::new(&[u32::MAX, u32::MAX, 0], device)?;
+    let sequences =
+        Sequences { rows: &rows, slots: &slots, kept: &slots_of_rows, positions: &positions, max_rows: 3 };
     let (weight, of_heads) = (on(device, &[40, 4], F32)?, on(device, &[1], F32)?);
     for dtype in [BF16, F16, F32] {
         let (x, states) = (on(device, &[3, 40], dtype)?, on(device, &[1, 3, 40], dtype)?);

@@ -30,6 +30,7 @@ const SLOTS: usize = 9;
 struct Batch {
     rows: Tensor,
     slots: Tensor,
+    kept: Tensor,
     positions: Tensor,
     max_rows: usize,
 }
@@ -43,14 +44,26 @@ impl Batch {
             rows.push(positions.len() as u32);
         }
         let slots: Vec<u32> = shares.iter().map(|share| share.2).collect();
+        let kept = |&(rows, _, slot): &(usize, u32, u32)| {
+            (1..=rows).map(move |row| if row == rows { slot } else { u32::MAX })
+        };
+        let kept = shares.iter().flat_map(kept).collect();
         let upload = |values: Vec<u32>| Tensor::from_vec(values.clone(), values.len(), device).unwrap();
         let max_rows = shares.iter().map(|share| share.0).max().unwrap_or(0);
-        Self { rows: upload(rows), slots: upload(slots), positions: upload(positions), max_rows }
+        let [rows, slots, kept, positions] = [rows, slots, kept, positions].map(upload);
+        Self { rows, slots, kept, positions, max_rows }
+    }
+
+    /// Keeps the states after these rows in these slots, too.
+    fn keeping(self, rows: &[(usize, u32)]) -> Self {
+        let mut kept = self.kept.to_vec1::<u32>().unwrap();
+        rows.iter().for_each(|&(row, slot)| kept[row] = slot);
+        Self { kept: Tensor::new(kept, self.rows.device()).unwrap(), ..self }
     }
 
     fn sequences(&self) -> Sequences<'_> {
-        let Self { rows, slots, positions, max_rows } = self;
-        Sequences { rows, slots, positions, max_rows: *max_rows }
+        let Self { rows, slots, kept, positions, max_rows } = self;
+        Sequences { rows, slots, kept, positions, max_rows: *max_rows }
     }
 
     fn count(&self) -> usize {
@@ -279,6 +292,60 @@ fn rows_one_by_one_equal_all_rows_at_once() {
         for (got, expected) in run(chunks).iter().zip(&expected) {
             assert!(got.iter().zip(expected).all(|(g, e)| (g - e).abs() < 1e-5), "{chunks:?}");
         }
+    }
+}
+
+/// The states after each of the first 16 rows and after the last one equal those of texts that end there.
+#[test]
+fn states_are_kept_after_each_row() {
+    const ROWS: usize = 19;
+    for (device, dtype) in [(Device::Cpu, DType::F32), (rocm(), DType::F32), (rocm(), DType::F16)] {
+        let on_device = |dims: &[usize], dtype, limit| tensor(dims, dtype, limit).to_device(&device).unwrap();
+        let x = on_device(&[ROWS, 56], dtype, 1.0);
+        let weight = on_device(&[56, 4], DType::F32, 0.8);
+        let rate = on_device(&[3], DType::F32, 0.2).abs().unwrap().neg().unwrap();
+        let (dt_bias, norm) = (on_device(&[3], DType::F32, 0.5), on_device(&[8], dtype, 1.0));
+        let run = |rows: usize, kept: &[(usize, u32)]| {
+            let inputs = on_device(&[20, 3, 56], dtype, 1.5);
+            let [states, scanned] = [0.4, 0.7].map(|limit| on_device(&[20, 3, 8, 16], DType::F32, limit));
+            let (x, batch) =
+                (x.narrow(0, 0, rows).unwrap(), Batch::new(&[(rows, 7, 2)], &device).keeping(kept));
+            let sequences = batch.sequences();
+            let conv = CausalConv { x: &x, weight: &weight, bias: None, states: &inputs, sequences };
+            let qkv = &conv.forward().unwrap();
+            let (a, z) = (&x.narrow(1, 0, 3).unwrap(), &x.narrow(1, 5, 24).unwrap());
+            let (rate, dt_bias, norm, eps) = (&rate, &dt_bias, &norm, 1e-6);
+            let delta = GatedDelta { qkv, a, b: a, z, rate, dt_bias, norm, eps, states: &states, sequences };
+            delta.forward().unwrap();
+            let (skip, step_limits, states_of_scan) = (rate, [0.0, f32::INFINITY], &scanned);
+            let scan = SelectiveScan {
+                qkv,
+                a,
+                z,
+                rate,
+                dt_bias,
+                skip,
+                step_limits,
+                states: states_of_scan,
+                sequences,
+            };
+            scan.forward().unwrap();
+            [inputs, states, scanned]
+        };
+        let slot_of = |row: usize| if row == 0 { 2 } else { 2 + row as u32 };
+        let kept: Vec<(usize, u32)> =
+            (0..16).map(|row| (row, slot_of(row))).chain([(ROWS - 1, 19)]).collect();
+        let all = run(ROWS, &kept);
+        for &(row, slot) in &kept {
+            let alone = run(row + 1, &[]);
+            for (all, alone) in all.iter().zip(&alone) {
+                let state = |tensor: &Tensor, slot: u32| values(&tensor.get(slot as usize).unwrap());
+                assert_eq!(state(all, slot), state(alone, 2), "{device:?} {dtype:?}: row {row}");
+            }
+        }
+        // Other slots are unchanged.
+        let before = on_device(&[20, 3, 8, 16], DType::F32, 0.4);
+        assert_eq!(values(&all[1].get(1).unwrap()), values(&before.get(1).unwrap()));
     }
 }
 

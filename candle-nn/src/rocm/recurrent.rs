@@ -18,10 +18,11 @@ const KEY_WIDTHS: [usize; 4] = [16, 32, 64, DELTA_WIDTH];
 /// Number of value columns whose lanes together fill a group of 32 lanes, within which shuffles combine values.
 const VALUE_COLUMNS: usize = 32 / DELTA_LANES;
 
-/// Returns the addresses of the rows, slots and positions of sequences.
-fn addresses(op: &'static str, sequences: &Sequences, first: &RocmStorage) -> Result<[DevicePtr; 3]> {
+/// Returns the addresses of the rows, slots, positions and kept slots of sequences.
+fn addresses(op: &'static str, sequences: &Sequences, first: &RocmStorage) -> Result<[DevicePtr; 4]> {
     let at = |name, tensor: &Tensor| Operand::of(op, name, tensor).address(first, DType::U32);
-    Ok([at("rows", sequences.rows)?, at("slots", sequences.slots)?, at("positions", sequences.positions)?])
+    let [rows, slots] = [at("rows", sequences.rows)?, at("slots", sequences.slots)?];
+    Ok([rows, slots, at("positions", sequences.positions)?, at("kept", sequences.kept)?])
 }
 
 /// Computes [`recurrent::CausalConv`] in one launch. Returns `None` if separate operations must be used: on other devices, or
@@ -40,7 +41,7 @@ pub fn causal_conv(op: &recurrent::CausalConv) -> Result<Option<Tensor>> {
     let has_kernel = width == CONV_WIDTH && rows * channels > 0 && (1..=MAX_GRID).contains(&sequences);
     let Some(kernel) = kernel.filter(|_| has_kernel) else { return Ok(None) };
     let (at, x_stride) = x.rows(first)?;
-    let [rows_of, slot_of, position_of] = addresses(OP, &op.sequences, first)?;
+    let [rows_of, slot_of, position_of, kept_of] = addresses(OP, &op.sequences, first)?;
     let weight = Operand::of(OP, "weight", op.weight).address(first, DType::F32)?;
     let bias = op.bias.map(|bias| Operand::of(OP, "bias", bias).address(first, DType::F32)).transpose()?;
     let states = Operand::of(OP, "states", op.states).address(first, dtype)?;
@@ -60,6 +61,7 @@ pub fn causal_conv(op: &recurrent::CausalConv) -> Result<Option<Tensor>> {
         rows_of,
         slot_of,
         position_of,
+        kept_of,
         states,
         out: output(&dst)?,
         rows: count(OP, rows)?,
@@ -127,7 +129,7 @@ impl Heads<'_> {
             None => Ok(null),
         };
         let floats = |name, tensor| dense(name, tensor, DType::F32);
-        let [rows_of, slot_of, position_of] = addresses(op, &self.sequences, first)?;
+        let [rows_of, slot_of, position_of, kept_of] = addresses(op, &self.sequences, first)?;
         let width = value_heads * value_width;
         // SAFETY: every element is written by the kernel.
         let dst = unsafe { RocmStorage::alloc(first.device(), dtype, rows * width, op)? };
@@ -149,6 +151,7 @@ impl Heads<'_> {
             rows_of,
             slot_of,
             position_of,
+            kept_of,
             states: floats("states", Some(self.states))?,
             out: output(&dst)?,
             rows: count(op, rows)?,

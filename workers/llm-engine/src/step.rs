@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{Result, Tensor, bail};
+use candle_nn::recurrent::KEPT_ROWS;
 
 use crate::model::adapter::{Adapter, AdapterTargets};
 use crate::model::cache_dtype::CacheDType;
@@ -12,9 +13,9 @@ use crate::model::vision::{ImageProcessor, ProcessedPicture};
 /// Number of positions in one block of the cache.
 pub const BLOCK_SIZE: usize = 16;
 
-/// Error of models with recurrent states that are started with speculation.
-pub(crate) const NO_DRAFTS: &str = "speculation is not supported for models with recurrent states, since these cannot drop \
-                                    the rows of rejected drafts; start without --speculative-config";
+/// Maximum number of rows that decoding sequences have in a step because of drafts. With more than half as many sequences,
+/// there are no drafts: large batches compute as long as they read weights.
+pub const MAX_DRAFTED_ROWS: usize = 32;
 
 /// Reason why most models read no pictures.
 pub const TEXT_ONLY: &str = "accepts only text";
@@ -63,12 +64,27 @@ pub struct Step {
     /// Slot of each sequence's recurrent state; empty if the model has none. A sequence whose first row has position 0
     /// begins with a new state.
     pub states: Vec<u32>,
+    /// Slot that keeps the recurrent state after each row, or `u32::MAX` for none. It is none for all rows between the first
+    /// [`KEPT_ROWS`] of a sequence and its last one. Empty if the state after a sequence's last row replaces that of its slot.
+    pub kept: Vec<u32>,
 }
 
 impl Step {
     /// Returns true if all axes of each row have the same position.
     pub fn has_equal_axes(&self) -> bool {
         self.axes.iter().all(|[time, row, column]| time == row && time == column)
+    }
+
+    /// Returns the slot that keeps the recurrent state after each row; empty for models without states.
+    pub fn kept_slots(&self) -> Vec<u32> {
+        if !self.kept.is_empty() {
+            return self.kept.clone();
+        }
+        let mut kept = vec![u32::MAX; if self.states.is_empty() { 0 } else { self.tokens.len() }];
+        for (sequence, slot) in self.sequences.iter().zip(&self.states) {
+            kept[sequence.rows.end - 1] = *slot;
+        }
+        kept
     }
 
     /// Appends the rows of a sequence for `tokens[from..]`, at positions from `from` on. `logits` is the number of its last
@@ -164,6 +180,13 @@ impl Capacity {
         if let Some(slot) = first_out_of_range(&step.states, states.unwrap_or(0)) {
             bail!("invalid step: the slot {slot} of a state is not below {}", states.unwrap_or(0))
         }
+        if ![0, rows].contains(&step.kept.len()) {
+            bail!("invalid step: slots that keep the states of {} of {rows} rows", step.kept.len())
+        }
+        let is_kept = |slot: &&u32| **slot != u32::MAX;
+        if let Some(slot) = step.kept.iter().filter(is_kept).find(|slot| **slot as usize >= states.unwrap_or(0)) {
+            bail!("invalid step: the slot {slot} that keeps a state is not below {}", states.unwrap_or(0))
+        }
         let mut next = 0;
         for sequence in &step.sequences {
             let SequenceStep { rows, context, blocks: own, logits, .. } = sequence;
@@ -173,6 +196,10 @@ impl Capacity {
             }
             if *logits > rows.len() {
                 bail!("invalid step: a sequence has {} rows, but {logits} logits are wanted", rows.len())
+            }
+            let kept = step.kept.get(rows.start + KEPT_ROWS..rows.end - 1).unwrap_or_default();
+            if let Some(slot) = kept.iter().find(is_kept) {
+                bail!("invalid step: the slot {slot} keeps a state after the first {KEPT_ROWS} rows of {rows:?}")
             }
             let needed = context.div_ceil(BLOCK_SIZE);
             if own.len() < needed || first_out_of_range(own, blocks).is_some() {

@@ -379,6 +379,7 @@ impl Arguments {
             decoded_bytes,
             context,
             max_sequences: Some(self.max_running),
+            draft_tokens: self.speculative_config.as_ref().map_or(0, |config| config.speculation.max_tokens),
             no_graphs,
             adapters,
             image_tokens: Some(self.image_tokens),

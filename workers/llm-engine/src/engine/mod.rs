@@ -36,7 +36,7 @@ use crate::model::adapter::{self, Adapter, AdapterTargets};
 use crate::model::cache_dtype::CacheDType;
 use crate::model::vision::{ImageProcessor, PromptAxes};
 use crate::request::{Event, Request, RequestError};
-use crate::step::{BLOCK_SIZE, Capacity, NO_DRAFTS, StepModel, Tasks};
+use crate::step::{BLOCK_SIZE, Capacity, StepModel, Tasks};
 use crate::text::TextCodec;
 
 mod adapters;
@@ -178,7 +178,6 @@ impl Engine {
         let max_drafts = speculation.as_ref().map_or(0, |speculation| speculation.max_tokens);
         let slots = capacity.blocks.checked_mul(BLOCK_SIZE).and_then(|slots| u32::try_from(slots).ok());
         ensure!(slots.is_some(), "a cache of {} blocks has more slots than u32 can index", capacity.blocks);
-        ensure!(speculation.is_none() || capacity.states.is_none(), NO_DRAFTS);
         let running = max_running.min(step_tokens).min(capacity.states.unwrap_or(usize::MAX));
         let scored_rows = (PROMPT_LOGITS_BYTES / size_of::<f32>() / capacity.vocabulary.max(1)).max(1);
         let drafter = speculation.map(|speculation| Drafter::new(speculation, &mut *model, step_tokens));

@@ -1,7 +1,7 @@
 //! Selection of the rows of each step: pure bookkeeping without threads or tensors.
 use std::collections::{HashMap, VecDeque};
 
-use crate::step::{BLOCK_SIZE, Step};
+use crate::step::{BLOCK_SIZE, MAX_DRAFTED_ROWS, Step};
 
 use super::blocks::{BlockPool, BlockTokens, Parent};
 use super::cache_events::CacheEvent;
@@ -10,9 +10,6 @@ use super::states::StatePool;
 
 /// Maximum number of prompts that share the rows of a step; more prompts join if rows are left.
 const MAX_PROMPTS_PER_GROUP: usize = 4;
-/// Maximum number of rows that decoding sequences have in a step because of drafts. With more than half as many
-/// sequences, there are no drafts, because in large batches computation takes as long as reading the weights.
-const MAX_DRAFTED_ROWS: usize = 32;
 /// Interval, in steps, at which admission is retried even if no more blocks are free.
 const RETRY_STEPS: u64 = 16;
 
@@ -49,7 +46,8 @@ impl Plan {
     fn clear(&mut self) {
         let step = &mut self.step;
         self.tables.extend(step.sequences.drain(..).map(|sequence| sequence.blocks));
-        let vectors = [&mut step.tokens, &mut step.positions, &mut step.slots, &mut step.states];
+        let vectors =
+            [&mut step.tokens, &mut step.positions, &mut step.slots, &mut step.states, &mut step.kept];
         vectors.into_iter().for_each(Vec::clear);
         (step.axes, step.pictures) = Default::default();
         [&mut self.copies, &mut self.restored, &mut self.checkpoints].into_iter().for_each(Vec::clear);
@@ -72,6 +70,7 @@ impl Plan {
         self.step.pictures.extend(sequence.picture_rows(first));
         self.step.push(&sequence.tokens[..context], from, blocks, logits, adapter);
         self.step.states.extend(sequence.state);
+        self.step.kept.extend(sequence.kept_states());
         self.push_axes(sequence, first);
     }
 
@@ -203,7 +202,7 @@ impl<W> Scheduler<W> {
         while index < self.running.len() {
             if done(&mut self.running[index]) {
                 let mut sequence = self.running.remove(index);
-                self.release(&mut sequence);
+                sequence.release(&mut self.pool);
                 removed.push(sequence);
             } else {
                 index += 1;
@@ -259,18 +258,13 @@ impl<W> Scheduler<W> {
         }
         for sequence in self.running.iter().filter(|sequence| sequence.rows > 0) {
             if let Some(state) = sequence.state
+                && sequence.drafted == 0
                 && sequence.next_checkpoint() == Some(sequence.computed + sequence.rows)
                 && let Some(slot) = self.pool.states.allocate()
             {
                 plan.checkpoints.push((state, slot));
             }
         }
-    }
-
-    /// Releases the blocks and the state of a sequence.
-    fn release(&mut self, sequence: &mut Sequence<W>) {
-        self.pool.release_all(&mut sequence.blocks);
-        sequence.state.take().into_iter().for_each(|slot| self.pool.states.release(slot));
     }
 
     /// Returns the maximum number of draft tokens per decoding sequence in the next step: a power of two minus 1, or 0
@@ -287,16 +281,18 @@ impl<W> Scheduler<W> {
         self.running.iter_mut().filter(|sequence| sequence.is_decoding())
     }
 
-    /// Allocates the blocks of draft tokens, and drops drafts that get no block. Leaves one free block per sequence, so
-    /// that drafts cause no preemption.
+    /// Allocates the blocks and the states of draft tokens, and drops drafts that get none. Leaves a free block per sequence,
+    /// so that drafts cause no preemption, and states for sequences that may be admitted.
     pub fn reserve_drafts(&mut self) {
         let spare = self.running.len();
+        let spare_states = self.waiting.len().min(self.limits.running.saturating_sub(spare));
         for sequence in self.running.iter_mut().filter(|sequence| sequence.drafted > 0) {
             while sequence.blocks_missing() > 0 && self.pool.available() > spare {
                 sequence.blocks.extend(self.pool.allocate());
             }
             let rows = (sequence.blocks.len() * BLOCK_SIZE).saturating_sub(sequence.computed);
             sequence.keep_drafts(rows.saturating_sub(1));
+            sequence.allocate_draft_states(&mut self.pool, spare_states);
         }
     }
 
@@ -552,7 +548,7 @@ impl<W> Scheduler<W> {
 
     /// Lets a sequence that was running wait, without blocks and state.
     fn preempt(&mut self, mut sequence: Sequence<W>) {
-        self.release(&mut sequence);
+        sequence.release(&mut self.pool);
         sequence.keep_drafts(0);
         (sequence.computed, sequence.rows, sequence.needed, sequence.preempted) = (0, 0, 0, true);
         self.counters.preempted += 1;

@@ -43,6 +43,8 @@ pub struct Sequence<W> {
     pub(super) blocks: Vec<u32>,
     /// Slot of its recurrent state, if the model has one.
     pub(super) state: Option<u32>,
+    /// Slots of the states after each draft token, until the drafts are verified.
+    draft_states: Vec<u32>,
     /// Length of the prefix that was found in the cache when it last adopted blocks, in positions; a multiple of the block
     /// size.
     shared_prefix: usize,
@@ -82,6 +84,7 @@ impl<W> Sequence<W> {
             computed: 0,
             blocks: Vec::new(),
             state: None,
+            draft_states: Vec::new(),
             shared_prefix: 0,
             rows: 0,
             needed: 0,
@@ -183,14 +186,46 @@ impl<W> Sequence<W> {
         self.tokens.split_off(self.tokens.len() - std::mem::take(&mut self.drafted))
     }
 
-    /// Records that the first `count` drafts of the committed step are accepted: their keys and values are in the cache.
+    /// Records that the first `count` drafts of the committed step are accepted: their keys and values are in the cache, and
+    /// its recurrent state is that after the last of them.
     pub fn accept(&mut self, count: usize) {
         self.accepted_from = Some(self.computed);
         self.computed += count;
+        let last = count.checked_sub(1).and_then(|last| self.draft_states.get_mut(last));
+        if let (Some(state), Some(last)) = (&mut self.state, last) {
+            std::mem::swap(state, last);
+        }
     }
 
-    /// Registers the blocks filled by accepted drafts, and releases the blocks of rejected ones.
+    /// Allocates slots for the states after its drafts, and drops those drafts for which there are too few. Leaves `spare`
+    /// slots to other sequences.
+    pub(super) fn allocate_draft_states(&mut self, pool: &mut BlockPool, spare: usize) {
+        if self.state.is_none() {
+            return;
+        }
+        while self.draft_states.len() < self.drafted && pool.states.available() > spare {
+            self.draft_states.extend(pool.states.allocate());
+        }
+        self.keep_drafts(self.draft_states.len());
+    }
+
+    /// Returns the slots that keep the states after its planned rows: after the last one that is no draft, and after each
+    /// draft. Empty if it has no states.
+    pub(super) fn kept_states(&self) -> impl Iterator<Item = u32> {
+        let others = self.rows.saturating_sub(1 + self.drafted);
+        let none = std::iter::repeat_n(u32::MAX, if self.state.is_some() { others } else { 0 });
+        none.chain(self.state).chain(self.draft_states.iter().copied().take(self.drafted))
+    }
+
+    /// Releases its blocks and its states.
+    pub(super) fn release(&mut self, pool: &mut BlockPool) {
+        pool.release_all(&mut self.blocks);
+        self.draft_states.drain(..).chain(self.state.take()).for_each(|slot| pool.states.release(slot));
+    }
+
+    /// Registers the blocks filled by accepted drafts, and releases the blocks and states of rejected ones.
     pub(super) fn finish_verification(&mut self, pool: &mut BlockPool) {
+        self.draft_states.drain(..).for_each(|slot| pool.states.release(slot));
         let Some(from) = self.accepted_from.take() else { return };
         self.register(from, pool);
         for block in self.blocks.drain(self.tokens.len().div_ceil(BLOCK_SIZE).min(self.blocks.len())..).rev()

@@ -32,7 +32,12 @@ impl StatePool {
 
     /// Returns the number of slots that sequences hold.
     pub fn used(&self) -> usize {
-        self.len() - self.free.len() - self.checkpoints.len()
+        self.len() - self.available()
+    }
+
+    /// Returns the number of slots that [`Self::allocate`] may return.
+    pub fn available(&self) -> usize {
+        self.free.len() + self.checkpoints.len()
     }
 
     /// Allocates a free slot, or that of the least recently used checkpoint, which is forgotten.

@@ -96,6 +96,8 @@ struct StepContext {
     sequence_rows: Tensor,
     /// Slots of recurrent states, u32 (sequences); empty if there are none.
     state_slots: Tensor,
+    /// Slot that keeps the recurrent state after each row, u32 (rows); empty if there are none.
+    kept: Tensor,
     /// Number of rows of the longest sequence.
     max_rows: usize,
     /// Keys and values of the step's rows, (rows, key heads, width), for all layers in turn, or for each layer with a cache;
@@ -592,7 +594,7 @@ impl Decoder {
             true => Some(BidirectionalImageAttention::of(step, &self.windows, self.heads(), &self.device)?),
             false => None,
         };
-        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted, state_slots, places] =
+        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted, state_slots, kept, places] =
             Self::split(inputs, parts.each_ref().map(Vec::len))?;
         let places = if places.elem_count() > 0 { places } else { positions.clone() };
         let sequence_rows = cu_rows.clone();
@@ -616,6 +618,7 @@ impl Decoder {
             plan,
             sequence_rows,
             state_slots,
+            kept,
             max_rows: max_rows(step),
             uncached: None,
             no_slots,
@@ -638,6 +641,7 @@ impl StepContext {
         Sequences {
             rows: &self.sequence_rows,
             slots: &self.state_slots,
+            kept: &self.kept,
             positions: &self.places,
             max_rows: self.max_rows,
         }
@@ -650,8 +654,8 @@ fn max_rows(step: &Step) -> usize {
 }
 
 /// Returns the values that a step uploads: tokens, positions, slots, cumulative lengths, block table, wanted rows, slots of
-/// states, and positions for recurrent layers if the others are rows of a rotary table.
-fn input_parts(step: &Step) -> [Vec<u32>; 9] {
+/// states, those that keep states, and positions for recurrent layers if the others are rows of a rotary table.
+fn input_parts(step: &Step) -> [Vec<u32>; 10] {
     let last =
         |sequence: &SequenceStep| (sequence.rows.end - sequence.logits) as u32..sequence.rows.end as u32;
     let wanted = step.sequences.iter().flat_map(last).collect();
@@ -667,7 +671,8 @@ fn input_parts(step: &Step) -> [Vec<u32>; 9] {
         true => Vec::new(),
         false => step.positions.clone(),
     };
-    [tokens, positions, slots, cu_rows, cu_keys, table, wanted, step.states.clone(), places]
+    let (states, kept) = (step.states.clone(), step.kept_slots());
+    [tokens, positions, slots, cu_rows, cu_keys, table, wanted, states, kept, places]
 }
 
 impl StepModel for Decoder {

@@ -10,7 +10,7 @@ use super::adapter::AdapterTargets;
 use super::cache_dtype::CacheDType;
 use super::vision::ImageProcessor;
 use super::{LoadOptions, Loaded, load, load_on, load_text, sizes};
-use crate::step::{Capacity, NO_DRAFTS, PartialWork, Step, StepModel, Tasks};
+use crate::step::{Capacity, PartialWork, Step, StepModel, Tasks};
 use crate::text::TextCodec;
 
 /// A model and its draft model.
@@ -52,8 +52,7 @@ pub fn load_with_draft(
     let device = devices.first().context("no device was given")?;
     let beside = sizes(draft, device, &options).with_context(|| draft.display().to_string())?;
     let loaded = load_on(path, devices, LoadOptions { beside: Some(beside), ..options.clone() }, progress)?;
-    let Capacity { blocks, states, .. } = loaded.model.capacity();
-    ensure!(states.is_none(), NO_DRAFTS);
+    let blocks = loaded.model.capacity().blocks;
     let cache_bytes = Some(blocks * beside.cache_block);
     let (context, max_contexts) = (None, Some(usize::MAX));
     let own = LoadOptions { cache_bytes, context, max_contexts, mmproj: None, ..options };

@@ -28,10 +28,6 @@ pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
     if rows > MAX_SEQUENCE_ROWS || batch * rows > MAX_ROWS || !step.sequences.iter().all(is_decoding) {
         return None;
     }
-    // Rows that pad a sequence would change its recurrent state.
-    if !step.states.is_empty() && step.sequences.iter().any(|sequence| sequence.rows.len() < rows) {
-        return None;
-    }
     if !step.pictures.is_empty() || !step.has_equal_axes() {
         return None;
     }
@@ -40,12 +36,13 @@ pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
         return None;
     }
     let unused = SequenceStep { adapter: adapter.clone(), ..SequenceStep::default() };
-    let mut padded = Step::default();
+    let (kept, mut padded) = (step.kept_slots(), Step::default());
     for sequence in step.sequences.iter().chain(std::iter::repeat(&unused)).take(batch) {
         let (first, missing) = (padded.tokens.len(), rows - sequence.rows.len());
         padded.tokens.extend(&step.tokens[sequence.rows.clone()]);
         padded.positions.extend(&step.positions[sequence.rows.clone()]);
         padded.slots.extend(&step.slots[sequence.rows.clone()]);
+        padded.kept.extend(kept.get(sequence.rows.clone()).unwrap_or_default());
         padded.axes.extend(step.axes.get(sequence.rows.clone()).unwrap_or_default());
         // Rows after a sequence's own see its cache, but not the other way round.
         let context = sequence.context + missing;
@@ -55,6 +52,9 @@ pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
             padded.positions.resize(first + rows, 0);
             padded.slots.resize(first + rows, unused_block * BLOCK_SIZE as u32);
             blocks.resize(blocks.len().max(context.div_ceil(BLOCK_SIZE)), unused_block);
+        }
+        if !kept.is_empty() {
+            padded.kept.resize(first + rows, u32::MAX);
         }
         if !step.axes.is_empty() {
             padded.axes.resize(first + rows, [0; 3]);
@@ -340,12 +340,18 @@ mod tests {
     #[test]
     fn recurrent_states_of_padding_are_not_kept() {
         let mut step = Step { states: vec![5, 0, 7], ..step(3) };
-        assert_eq!(padded(&step, 99).unwrap().states, [5, 0, 7, u32::MAX]);
+        let none = u32::MAX;
+        let padded = |step: &Step| super::padded(step, 99).unwrap();
+        assert_eq!(padded(&step).states, [5, 0, 7, none]);
+        assert_eq!(padded(&step).kept, [5, 0, 7, none]);
         // Two rows of one sequence beside one of the others.
         step.sequences[2].rows = 2..4;
         step.sequences[2].logits = 2;
         [&mut step.tokens, &mut step.positions, &mut step.slots].into_iter().for_each(|rows| rows.push(3));
-        assert_eq!(padded(&step, 99), None);
+        assert_eq!(padded(&step).kept, [5, none, 0, none, none, 7, none, none]);
+        step.kept = vec![5, 0, 7, 8];
+        assert_eq!(padded(&step).kept, [5, none, 0, none, 7, 8, none, none]);
+        assert_eq!(padded(&step).states, [5, 0, 7, none]);
     }
 
     #[test]

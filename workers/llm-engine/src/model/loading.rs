@@ -57,6 +57,8 @@ pub struct LoadOptions {
     pub max_contexts: Option<usize>,
     /// Maximum number of sequences in a step, for models with recurrent states. `None` uses that of contexts or the default.
     pub max_sequences: Option<usize>,
+    /// Maximum number of draft tokens of a text in a step, for which models with recurrent states have additional states.
+    pub draft_tokens: usize,
     /// If true, decoding steps are launched kernel by kernel instead of as graphs.
     pub no_graphs: bool,
     /// Maximum number of tokens of a picture, for models that read them. `None` uses [`DEFAULT_IMAGE_TOKENS`].
@@ -204,25 +206,24 @@ pub(super) fn load_files(
     let bytes = options.cache_bytes.or(left.map(|left| left - decoded)).unwrap_or(DEFAULT_CACHE_BYTES);
     check_cache(&config, types.cache, device).with_context(|| path.clone())?;
     let block = cache::block_bytes(&config, types.cache.elements);
-    let bytes = match options.beside {
-        // Both caches have as many blocks.
-        Some(beside) => bytes / (block + beside.cache_block).max(1) * block,
-        None => bytes,
-    };
+    let beside = options.beside.map_or(0, |beside| beside.cache_block);
     let contexts = options.max_contexts.unwrap_or(cache::MAX_CONTEXTS);
     let (slots, blocks) = match embeds_only {
         // Recurrent layers have states, which embeddings do not use.
         true => (usize::from(config.recurrent.is_some()), 1),
         false => {
             let sequences = options.max_sequences.or(options.max_contexts);
-            let slots = states::slots_that_fit(&config, types.states, bytes, sequences)?;
+            let wanted = (sequences, options.draft_tokens);
+            let slots = states::slots_that_fit(&config, types.states, bytes, wanted)?;
             let left = bytes - slots * states::slot_bytes(&config, types.states);
+            // The caches of a model and its draft model have as many blocks.
+            let left = if beside > 0 { left / (block + beside) * block } else { left };
             (slots, cache::blocks_that_fit(&config, types.cache.elements, left, contexts)?)
         }
     };
     // A cache of this size has the same number of slots when the model is loaded again, since they may take half of it.
     let states = slots * states::slot_bytes(&config, types.states);
-    let cache_bytes = states + states.max(blocks * block);
+    let cache_bytes = states + states.max(blocks * (block + beside)) - blocks * beside;
     let loader = Weights::new(&mut files, types.states, types.matrices, device, progress);
     let loader = loader.with_names(config.names).with_factors(&config.factors);
     let mut loader = loader.with_part(&part).with_decoded(decoded);

@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::fused::write_rows;
 
 use super::config::{DecoderConfig, RecurrentConfig};
+use crate::step::MAX_DRAFTED_ROWS;
 
 /// Default number of sequences for which there are states.
 const DEFAULT_SEQUENCES: usize = 64;
@@ -26,8 +27,8 @@ pub fn slot_bytes(config: &DecoderConfig, dtype: DType) -> usize {
     config.recurrent.as_ref().map_or(0, bytes)
 }
 
-/// Returns the number of slots in a cache of `bytes`, of which states take at most half: one for each of `sequences`, and half
-/// as many for checkpoints.
+/// Returns the number of slots in a cache of `bytes`, of which states take at most half: one for each of `sequences`, half as
+/// many for checkpoints, and those for `draft_tokens` of each sequence, of which a step has at most [`MAX_DRAFTED_ROWS`].
 ///
 /// # Errors
 /// Returns an error if not even one fits.
@@ -35,7 +36,7 @@ pub fn slots_that_fit(
     config: &DecoderConfig,
     dtype: DType,
     bytes: usize,
-    sequences: Option<usize>,
+    (sequences, draft_tokens): (Option<usize>, usize),
 ) -> Result<usize> {
     let slot = slot_bytes(config, dtype);
     if slot == 0 {
@@ -46,7 +47,8 @@ pub fn slots_that_fit(
         "a cache of {bytes} bytes is too small: recurrent states may take half of it, but those of a sequence need {slot} bytes"
     );
     let sequences = sequences.unwrap_or(DEFAULT_SEQUENCES).max(1);
-    Ok((bytes / 2 / slot).min(sequences.saturating_add(sequences.div_ceil(2))))
+    let drafted = sequences.saturating_mul(draft_tokens).min(MAX_DRAFTED_ROWS);
+    Ok((bytes / 2 / slot).min(sequences.saturating_add(sequences.div_ceil(2)).saturating_add(drafted)))
 }
 
 impl States {

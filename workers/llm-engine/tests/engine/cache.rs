@@ -1,5 +1,5 @@
 //! A cache of numbers instead of tensors, which detects reads and writes of wrong positions.
-use llm_engine::step::{BLOCK_SIZE, Step};
+use llm_engine::step::{BLOCK_SIZE, SequenceStep, Step};
 
 /// Hashes two numbers.
 pub fn mix(a: u64, b: u64) -> u64 {
@@ -83,17 +83,21 @@ impl Cache {
         pairs.iter().zip(copied).for_each(|((_, to), state)| states[*to as usize] = state);
     }
 
-    /// Updates the states of a step's sequences, which are equal to their last cells.
-    pub fn step_states(states: &mut [u64], step: &Step) {
+    /// Updates the states of a step's sequences, and returns those after their last rows, which are equal to their last cells.
+    pub fn step_states(states: &mut [u64], step: &Step) -> Vec<u64> {
         assert_eq!(step.states.len(), step.sequences.len());
-        for (sequence, slot) in step.sequences.iter().zip(&step.states) {
-            let state = &mut states[*slot as usize];
-            for row in sequence.rows.clone() {
+        let (before, kept) = (states.to_vec(), step.kept_slots());
+        let last = |(sequence, slot): (&SequenceStep, &u32)| {
+            sequence.rows.clone().fold(before[*slot as usize], |state, row| {
                 let position = step.positions[row] as usize;
-                let before = if position == 0 { 0 } else { *state };
-                *state = cell(before, position, step.tokens[row]);
-            }
-        }
+                let state = cell(if position == 0 { 0 } else { state }, position, step.tokens[row]);
+                if kept[row] != u32::MAX {
+                    states[kept[row] as usize] = state;
+                }
+                state
+            })
+        };
+        step.sequences.iter().zip(&step.states).map(last).collect()
     }
 
     /// Returns the content of a cell.

@@ -177,15 +177,16 @@ impl StepModel for Mock {
         }
         self.calls.most_rows.fetch_max(step.tokens.len(), Ordering::Relaxed);
         self.cache.step(step);
-        if self.capacity.states.is_some() {
-            Cache::step_states(&mut self.states, step);
-        }
+        let states = match self.capacity.states {
+            Some(_) => Cache::step_states(&mut self.states, step),
+            None => Vec::new(),
+        };
         let mut rows: Vec<Vec<f32>> = Vec::new();
         for (place, sequence) in step.sequences.iter().enumerate() {
             // Zero, if the state is that of the tokens.
-            let state = step.states.get(place).map_or(0, |slot| {
-                self.states[*slot as usize] ^ self.cache.at(&sequence.blocks, sequence.context - 1)
-            });
+            let state = states.get(place);
+            let state =
+                state.map_or(0, |state| state ^ self.cache.at(&sequence.blocks, sequence.context - 1));
             for row in sequence.rows.end - sequence.logits..sequence.rows.end {
                 let context = sequence.context - (sequence.rows.end - 1 - row);
                 let digest = self.cache.digest_at(&sequence.blocks, context) ^ self.noise ^ state;

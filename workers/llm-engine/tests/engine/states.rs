@@ -5,6 +5,7 @@ use llm_engine::engine::{DraftSource, Engine, Options, Speculation};
 use llm_engine::request::Request;
 
 use super::mock::{Fault, Mock, greedy, read, request, start, text};
+use super::speculation::{CONTEXT, PERIOD, assert_same_texts, requests};
 
 /// Prompts of which several begin alike, and their numbers of tokens.
 fn prompts() -> Vec<(Vec<u32>, usize)> {
@@ -73,16 +74,51 @@ fn states_of_ended_texts_are_freed() {
     assert_eq!(engine.status().states_used, 0);
 }
 
+fn speculation(source: DraftSource) -> Speculation {
+    Speculation { source, max_tokens: 7 }
+}
+
+fn repeating(blocks: usize) -> Mock {
+    Mock::new(blocks, CONTEXT).repeating(PERIOD)
+}
+
+/// Rejected drafts leave no traces in states, also if there are too few slots for all drafts.
 #[test]
-fn speculation_is_refused() {
-    let speculation = |source| Some(Speculation { source, max_tokens: 3 });
-    let start = |mock: Mock, source| {
-        let options = Options { speculation: speculation(source), ..Options::default() };
-        Engine::start(Box::new(mock), text(), options).err().unwrap().to_string()
-    };
-    let model = || Mock::new(20, 100).with_states(4);
-    let error = start(model(), DraftSource::Ngram(2..=3));
-    assert!(error.contains("recurrent states") && error.contains("--speculative-config"), "{error}");
-    let error = start(Mock::new(20, 100).drafted_by(model()), DraftSource::Model);
+fn drafts_change_no_text() {
+    let requests = requests(70);
+    for slots in [7, 20, 200] {
+        let model = |blocks| repeating(blocks).with_states(slots);
+        assert_same_texts(&requests, model, &speculation(DraftSource::Ngram(1..=3)), |status| {
+            assert!(
+                0 < status.tokens_accepted && status.tokens_accepted < status.tokens_drafted,
+                "{status:?}"
+            );
+            assert_eq!((status.states, status.states_used), (slots, 0));
+        });
+    }
+    let model = |blocks| repeating(blocks).with_states(40).drafted_by(repeating(blocks).with_noise(99));
+    assert_same_texts(&requests, model, &speculation(DraftSource::Model), |status| {
+        assert!(0 < status.tokens_accepted && status.tokens_accepted < status.tokens_drafted, "{status:?}");
+    });
+}
+
+/// Drafts use the slots of checkpoints, but not those of other texts.
+#[test]
+fn texts_without_spare_states_have_no_drafts() {
+    for (slots, has_drafts) in [(1, false), (2, true)] {
+        let speculation = Some(speculation(DraftSource::Ngram(1..=3)));
+        let engine = start(repeating(100).with_states(slots), Options { speculation, ..Options::default() });
+        let prompt: Vec<u32> = (0..40).map(|place| place % PERIOD + 1).collect();
+        let output = read(engine.submit(request(prompt, 40)).unwrap());
+        assert_eq!(output.usage().drafted_tokens > 0, has_drafts);
+        assert_eq!(output.usage().accepted_tokens > 0, has_drafts);
+    }
+}
+
+#[test]
+fn draft_models_with_states_are_refused() {
+    let mock = Mock::new(20, 100).drafted_by(Mock::new(20, 100).with_states(4));
+    let options = Options { speculation: Some(speculation(DraftSource::Model)), ..Options::default() };
+    let error = Engine::start(Box::new(mock), text(), options).err().unwrap().to_string();
     assert!(error.contains("a draft model with recurrent states"), "{error}");
 }

@@ -60,8 +60,9 @@ impl Decoder {
         let wanted = wanted.unwrap_or_default();
         // Recurrent states of these sequences are not kept.
         let no_states = vec![u32::MAX; prompts.len()];
-        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted, state_slots] =
-            self.upload([tokens, positions, slots, cu_rows, cu_keys, table, wanted, no_states])?;
+        let none_kept = vec![u32::MAX; rows];
+        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted, state_slots, kept] =
+            self.upload([tokens, positions, slots, cu_rows, cu_keys, table, wanted, no_states, none_kept])?;
         let sequence_rows = cu_rows.clone();
         let (indices, heads) = ([cu_rows, cu_keys, table], self.heads());
         let plan = match self.config.bidirectional {
@@ -88,6 +89,7 @@ impl Decoder {
             plan,
             sequence_rows,
             state_slots,
+            kept,
             max_rows: max_rows(&step),
             uncached,
             no_slots: self.no_slots(rows)?,
