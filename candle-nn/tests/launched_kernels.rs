@@ -297,7 +297,8 @@ fn recurrences(device: &Device) -> Result<()> {
         let (qkv, z, norm, states, eps) = (&qkv, &z, &norm, &states, 1e-6);
         GatedDelta { qkv, a, b: a, z, rate, dt_bias: rate, norm, eps, states, sequences }.forward()?;
         let (dt_bias, skip, step_limits) = (rate, rate, [0.0, f32::INFINITY]);
-        SelectiveScan { qkv, a, z, rate, dt_bias, skip, step_limits, states, sequences }.forward()?;
+        SelectiveScan { qkv, a, z: Some(z), rate, dt_bias, skip, step_limits, states, sequences }
+            .forward()?;
     }
     Ok(())
 }

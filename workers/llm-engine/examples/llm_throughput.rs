@@ -67,9 +67,12 @@ struct Arguments {
     /// Numbers of concurrent streams to measure
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     streams: Vec<usize>,
-    /// Maximum number of draft tokens of a stream in a step, from prompt lookup or the draft model; 0 for no speculation
+    /// Maximum number of draft tokens of a stream in a step, from prompt lookup, the draft model or the head; 0 for no speculation
     #[arg(long, default_value_t = 0)]
     draft_tokens: usize,
+    /// Draft by the model's head that predicts further tokens (MTP)
+    #[arg(long, requires = "draft_tokens", conflicts_with = "draft_model")]
+    mtp: bool,
     /// Draft model: folder of safetensors, or a .gguf file
     #[arg(long, requires = "draft_tokens")]
     draft_model: Option<PathBuf>,
@@ -241,19 +244,24 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let Arguments { dtype, cache_dtype, cache_gib, .. } = arguments;
     let (dtype, cache_bytes) = (Some(dtype), Some(cache_gib << 30));
-    let options = LoadOptions { dtype, cache_dtype, cache_bytes, ..LoadOptions::default() };
-    let Arguments { model, draft_model, draft_tokens, .. } = &arguments;
+    let Arguments { model, draft_model, draft_tokens, mtp, .. } = &arguments;
+    let (draft_tokens, mtp) = (*draft_tokens, *mtp);
+    let options =
+        LoadOptions { dtype, cache_dtype, cache_bytes, draft_tokens, mtp, ..LoadOptions::default() };
     let devices = devices(&arguments)?;
     let began = Instant::now();
     let mut reading = Reading::default();
     let progress = &mut |share| reading.record(share);
     let (loaded, source) = match draft_model {
         Some(draft) => (load_with_draft(model, draft, &devices, options, progress)?, DraftSource::Model),
-        None => (load_on(model, &devices, options, progress)?, DraftSource::Ngram(2..=4)),
+        None => {
+            let source = if mtp { DraftSource::Mtp } else { DraftSource::Ngram(2..=4) };
+            (load_on(model, &devices, options, progress)?, source)
+        }
     };
     devices.iter().try_for_each(Device::synchronize)?;
     let load_seconds = began.elapsed().as_secs_f64();
-    let speculation = (*draft_tokens > 0).then_some(Speculation { source, max_tokens: *draft_tokens });
+    let speculation = (draft_tokens > 0).then_some(Speculation { source, max_tokens: draft_tokens });
     let prompt_step_tokens = arguments.prompt_step_tokens;
     let options = Options { speculation, prompt_step_tokens, ..Options::default() };
     let engine = Engine::start(loaded.model, Arc::new(loaded.text), options)?;

@@ -66,6 +66,7 @@ pub struct Step {
     pub states: Vec<u32>,
     /// Slot that keeps the recurrent state after each row, or `u32::MAX` for none. It is none for all rows between the first
     /// [`KEPT_ROWS`] of a sequence and its last one. Empty if the state after a sequence's last row replaces that of its slot.
+    /// In steps of [`StepModel::mtp_step`], slots of the cache that keep hidden states.
     pub kept: Vec<u32>,
 }
 
@@ -85,6 +86,30 @@ impl Step {
             kept[sequence.rows.end - 1] = *slot;
         }
         kept
+    }
+
+    /// Rejects slots that keep states after rows that must have none, or that are not below `limit`.
+    ///
+    /// # Errors
+    /// Returns an error that names the invalid value.
+    pub fn validate_kept(&self, limit: usize) -> Result<()> {
+        let rows = self.tokens.len();
+        if ![0, rows].contains(&self.kept.len()) {
+            bail!("invalid step: slots that keep the states of {} of {rows} rows", self.kept.len())
+        }
+        let is_kept = |slot: &&u32| **slot != u32::MAX;
+        if let Some(slot) = self.kept.iter().filter(is_kept).find(|slot| **slot as usize >= limit) {
+            bail!("invalid step: the slot {slot} that keeps a state is not below {limit}")
+        }
+        for SequenceStep { rows, .. } in &self.sequences {
+            let kept = self.kept.get(rows.start + KEPT_ROWS..rows.end - 1).unwrap_or_default();
+            if let Some(slot) = kept.iter().find(is_kept) {
+                bail!(
+                    "invalid step: the slot {slot} keeps a state after the first {KEPT_ROWS} rows of {rows:?}"
+                )
+            }
+        }
+        Ok(())
     }
 
     /// Appends the rows of a sequence for `tokens[from..]`, at positions from `from` on. `logits` is the number of its last
@@ -135,30 +160,14 @@ impl Capacity {
     /// # Errors
     /// Returns an error that names the invalid value.
     pub fn validate(self, step: &Step) -> Result<()> {
-        let Capacity { vocabulary, context, blocks, states } = self;
+        let Capacity { context, states, .. } = self;
         let rows = step.tokens.len();
-        if [step.positions.len(), step.slots.len()] != [rows; 2] {
-            bail!(
-                "invalid step: {rows} tokens, but {} positions and {} slots",
-                step.positions.len(),
-                step.slots.len()
-            )
-        }
-        let first_out_of_range =
-            |values: &[u32], limit: usize| values.iter().find(|value| **value as usize >= limit).copied();
-        for (name, values, limit) in [
-            ("token", &step.tokens, vocabulary),
-            ("position", &step.positions, context),
-            ("slot", &step.slots, blocks * BLOCK_SIZE),
-        ] {
-            if let Some(value) = first_out_of_range(values, limit) {
-                bail!("invalid step: {name} {value} is not below {limit}")
-            }
-        }
+        self.validate_rows(step)?;
         let expected = states.map_or(0, |_| step.sequences.len());
         if step.states.len() != expected {
             bail!("invalid step: {} slots of states instead of {expected}", step.states.len())
         }
+        step.validate_kept(states.unwrap_or(0))?;
         let axes = step.axes.as_flattened();
         if axes.len() != 3 * rows && !axes.is_empty() {
             bail!("invalid step: positions of three axes for {} of {rows} rows", step.axes.len())
@@ -180,12 +189,31 @@ impl Capacity {
         if let Some(slot) = first_out_of_range(&step.states, states.unwrap_or(0)) {
             bail!("invalid step: the slot {slot} of a state is not below {}", states.unwrap_or(0))
         }
-        if ![0, rows].contains(&step.kept.len()) {
-            bail!("invalid step: slots that keep the states of {} of {rows} rows", step.kept.len())
+        Ok(())
+    }
+
+    /// Rejects invalid tokens, positions, slots and sequences.
+    ///
+    /// # Errors
+    /// Returns an error that names the invalid value.
+    pub fn validate_rows(self, step: &Step) -> Result<()> {
+        let Capacity { vocabulary, context, blocks, .. } = self;
+        let rows = step.tokens.len();
+        if [step.positions.len(), step.slots.len()] != [rows; 2] {
+            bail!(
+                "invalid step: {rows} tokens, but {} positions and {} slots",
+                step.positions.len(),
+                step.slots.len()
+            )
         }
-        let is_kept = |slot: &&u32| **slot != u32::MAX;
-        if let Some(slot) = step.kept.iter().filter(is_kept).find(|slot| **slot as usize >= states.unwrap_or(0)) {
-            bail!("invalid step: the slot {slot} that keeps a state is not below {}", states.unwrap_or(0))
+        for (name, values, limit) in [
+            ("token", &step.tokens, vocabulary),
+            ("position", &step.positions, context),
+            ("slot", &step.slots, blocks * BLOCK_SIZE),
+        ] {
+            if let Some(value) = first_out_of_range(values, limit) {
+                bail!("invalid step: {name} {value} is not below {limit}")
+            }
         }
         let mut next = 0;
         for sequence in &step.sequences {
@@ -196,10 +224,6 @@ impl Capacity {
             }
             if *logits > rows.len() {
                 bail!("invalid step: a sequence has {} rows, but {logits} logits are wanted", rows.len())
-            }
-            let kept = step.kept.get(rows.start + KEPT_ROWS..rows.end - 1).unwrap_or_default();
-            if let Some(slot) = kept.iter().find(is_kept) {
-                bail!("invalid step: the slot {slot} keeps a state after the first {KEPT_ROWS} rows of {rows:?}")
             }
             let needed = context.div_ceil(BLOCK_SIZE);
             if own.len() < needed || first_out_of_range(own, blocks).is_some() {
@@ -212,6 +236,11 @@ impl Capacity {
         }
         Ok(())
     }
+}
+
+/// Returns the first value that is not below a limit.
+fn first_out_of_range(values: &[u32], limit: usize) -> Option<u32> {
+    values.iter().find(|value| **value as usize >= limit).copied()
 }
 
 /// Tasks that a model can do. The default is a decoder that also computes embeddings.
@@ -257,6 +286,21 @@ pub trait StepModel: Send {
     /// Returns the smaller model that drafts the tokens of this one, if it has one. Its cache has as many blocks.
     fn draft_model(&mut self) -> Option<&mut dyn StepModel> {
         None
+    }
+
+    /// Returns true if the model has a head that predicts further tokens (multi-token prediction, MTP).
+    fn has_mtp(&self) -> bool {
+        false
+    }
+
+    /// Like [`Self::step`], for the head that predicts further tokens. The row of a position has the token after it, whose
+    /// successor its logits predict, and reads the hidden state of the position from the cache. [`Step::kept`] are the slots
+    /// that keep the head's own hidden states, which it reads in place of the model's.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails, or the model has no such head.
+    fn mtp_step(&mut self, step: &Step) -> Result<Tensor> {
+        bail!("a step of {} rows for a model that has no MTP head", step.tokens.len())
     }
 
     /// Returns the total time of each rank's steps; empty if the model is on one device.

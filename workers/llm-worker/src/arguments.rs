@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::DType;
 use clap::Parser;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
-use llm_engine::engine::Options;
+use llm_engine::engine::{DraftSource, Options};
 use llm_engine::model::LoadOptions;
 use llm_engine::model::adapter::AdapterLimits;
 use llm_engine::model::cache_dtype::CacheDType;
@@ -170,9 +170,9 @@ pub struct Arguments {
     pub no_graphs: bool,
 
     /// Speculation, as a JSON object with vLLM's fields: {"method": "ngram", "num_speculative_tokens": 7,
-    /// "prompt_lookup_min": 2, "prompt_lookup_max": 4}, or {"method": "draft_model", "model": "org/name"}. With several
-    /// models, n-grams are used for all that can speculate, and none switches it off in a section of --models-preset
-    /// [default: none]
+    /// "prompt_lookup_min": 2, "prompt_lookup_max": 4}, {"method": "draft_model", "model": "org/name"}, or
+    /// {"method": "mtp"}. With several models, n-grams are used for all that can speculate, and none switches it off in a
+    /// section of --models-preset [default: none]
     #[arg(long, env, value_parser = speculative::parse)]
     pub speculative_config: Option<SpeculativeConfig>,
 
@@ -372,6 +372,7 @@ impl Arguments {
         let (cache_bytes, decoded_bytes, context) = (self.cache_memory, self.decoded_memory, self.context);
         let (dtype, cache_dtype, no_graphs) = (self.dtype, self.cache_dtype.0, self.no_graphs);
         let adapters = self.adapter_limits();
+        let speculation = self.speculative_config.as_ref().map(|config| &config.speculation);
         LoadOptions {
             dtype,
             cache_dtype,
@@ -379,7 +380,8 @@ impl Arguments {
             decoded_bytes,
             context,
             max_sequences: Some(self.max_running),
-            draft_tokens: self.speculative_config.as_ref().map_or(0, |config| config.speculation.max_tokens),
+            draft_tokens: speculation.map_or(0, |speculation| speculation.max_tokens),
+            mtp: speculation.is_some_and(|speculation| speculation.source == DraftSource::Mtp),
             no_graphs,
             adapters,
             image_tokens: Some(self.image_tokens),

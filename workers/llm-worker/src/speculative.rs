@@ -4,6 +4,8 @@ use serde::Deserialize;
 
 /// Default of the maximum number of draft tokens of a text in a step.
 const DRAFT_TOKENS: usize = 7;
+/// Likewise, for heads, which are trained to predict one token.
+const MTP_TOKENS: usize = 1;
 /// Defaults of the minimum and maximum length of n-grams.
 const NGRAM: [usize; 2] = [2, 4];
 
@@ -13,6 +15,8 @@ const NGRAM: [usize; 2] = [2, 4];
 enum Method {
     Ngram,
     DraftModel,
+    #[serde(alias = "deepseek_mtp", alias = "glm4_moe_mtp", alias = "qwen3_next_mtp", alias = "qwen3_5_mtp")]
+    Mtp,
 }
 
 /// Fields of the JSON object.
@@ -59,15 +63,19 @@ pub fn parse(text: &str) -> Result<SpeculativeConfig, String> {
             let shortest = fields.prompt_lookup_min.unwrap_or(least.min(longest));
             (DraftSource::Ngram(shortest..=longest), None)
         }
-        (Some(Method::Ngram), Some(_)) => return Err("`model` requires the method draft_model".to_owned()),
-        (Some(Method::DraftModel) | None, Some(_)) if has_lengths => {
+        (Some(Method::Ngram | Method::Mtp), Some(_)) => {
+            return Err("`model` requires the method draft_model".to_owned());
+        }
+        (Some(Method::DraftModel | Method::Mtp), _) | (None, Some(_)) if has_lengths => {
             return Err("`prompt_lookup_min` and `prompt_lookup_max` require the method ngram".to_owned());
         }
+        (Some(Method::Mtp), None) => (DraftSource::Mtp, None),
         (Some(Method::DraftModel) | None, Some(model)) => (DraftSource::Model, Some(model)),
         (Some(Method::DraftModel), None) => return Err("the method draft_model requires `model`".to_owned()),
-        (None, None) => return Err("`method` is missing; use ngram or draft_model".to_owned()),
+        (None, None) => return Err("`method` is missing; use ngram, draft_model or mtp".to_owned()),
     };
-    let max_tokens = fields.num_speculative_tokens.unwrap_or(DRAFT_TOKENS);
+    let default = if source == DraftSource::Mtp { MTP_TOKENS } else { DRAFT_TOKENS };
+    let max_tokens = fields.num_speculative_tokens.unwrap_or(default);
     let speculation = Speculation { source, max_tokens };
     speculation.check().map_err(|error| error.to_string())?;
     Ok(SpeculativeConfig { speculation: Some(speculation), draft_model })
@@ -89,6 +97,15 @@ mod tests {
             let speculation = Some(Speculation { source: DraftSource::Ngram(lengths), max_tokens });
             assert_eq!(parse(text), Ok(SpeculativeConfig { speculation, draft_model: None }), "{text}");
         }
+        for (text, max_tokens) in [
+            (r#"{"method": "mtp"}"#, 1),
+            (r#"{"method": "deepseek_mtp", "num_speculative_tokens": 3}"#, 3),
+            (r#"{"method": "glm4_moe_mtp"}"#, 1),
+            (r#"{"method": "qwen3_next_mtp"}"#, 1),
+        ] {
+            let speculation = Speculation { source: DraftSource::Mtp, max_tokens };
+            assert_eq!(parse(text), Ok(SpeculativeConfig { speculation, draft_model: None }), "{text}");
+        }
         for text in [r#"{"model": "a/b"}"#, r#"{"method": "draft_model", "model": "a/b"}"#] {
             let speculation = Some(Speculation { source: DraftSource::Model, max_tokens: 7 });
             let draft_model = Some("a/b".to_owned());
@@ -105,6 +122,8 @@ mod tests {
             (r#"{"method": "draft_model"}"#, "requires `model`"),
             (r#"{"method": "ngram", "model": "a"}"#, "`model` requires the method draft_model"),
             (r#"{"model": "a", "prompt_lookup_max": 3}"#, "require the method ngram"),
+            (r#"{"method": "mtp", "prompt_lookup_max": 3}"#, "require the method ngram"),
+            (r#"{"method": "mtp", "model": "a"}"#, "`model` requires the method draft_model"),
             (r#"{"method": "eagle"}"#, "unknown variant `eagle`"),
             (r#"{"method": "ngram", "quantization": "fp8"}"#, "unknown field `quantization`"),
             (r#"{"method": "ngram", "num_speculative_tokens": 0}"#, "0 draft tokens"),

@@ -14,12 +14,14 @@ pub(super) struct DraftLength {
     paused: usize,
     /// Number of steps of the next pause.
     pause: usize,
+    /// True if the last draft of a single token was rejected.
+    is_rejected: bool,
 }
 
 impl DraftLength {
     /// Creates the length of a text that gets at most `limit` draft tokens in a step.
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, length: FIRST, paused: 0, pause: PAUSE[0] }
+        Self { limit, length: FIRST.min(limit.max(1)), paused: 0, pause: PAUSE[0], is_rejected: false }
     }
 
     /// Returns the number of drafts for the next step, and counts the step.
@@ -37,7 +39,7 @@ impl DraftLength {
             return;
         }
         if accepted > 0 {
-            self.pause = PAUSE[0];
+            (self.pause, self.is_rejected) = (PAUSE[0], false);
         }
         if accepted == drafted {
             // Short drafts do not show that long ones would be accepted.
@@ -48,6 +50,11 @@ impl DraftLength {
             self.length /= 2;
             if self.length == 0 {
                 self.length = 1;
+                // If all drafts have one token, as those of heads that predict one, many of them are rejected alone.
+                if self.limit == 1 && !self.is_rejected {
+                    self.is_rejected = true;
+                    return;
+                }
                 self.paused = self.pause;
                 self.pause = (2 * self.pause).min(PAUSE[1]);
             }
@@ -77,6 +84,7 @@ mod tests {
         assert_eq!(lengths(15, 8, 3), [3, 7, 3, 7, 3, 7, 3, 7]);
         assert_eq!(lengths(15, 4, 2), [3, 3, 3, 3]);
         assert_eq!(lengths(0, 3, 0), [0, 0, 0]);
+        assert_eq!(lengths(1, 8, 0), [1, 1, 0, 0, 1, 0, 0, 0]);
         let rejected = lengths(15, 200, 0);
         assert_eq!(rejected[..9], [3, 1, 0, 0, 1, 0, 0, 0, 0]);
         assert_eq!(rejected.iter().filter(|length| **length > 0).count(), 10);

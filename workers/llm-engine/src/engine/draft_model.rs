@@ -1,8 +1,12 @@
-//! Draft tokens from a smaller model. Its cache has the blocks of the model's cache, so a text uses the same ones in both.
+//! Draft tokens from a smaller model, or from the model's head that predicts further tokens (MTP). Its cache has the blocks of
+//! the model's cache, so a text uses the same ones in both.
 //!
 //! The draft model computes only what it needs: the tokens of a text when it drafts for it for the first time, in chunks,
 //! and later those that were added since. Each slot of its cache has a hash of the text up to there. So the positions that
 //! are computed already are found again after other texts have used the block, and in blocks that texts share.
+//!
+//! A position of the head has the token after it, and the hidden state of the model, which the model's cache holds. The head
+//! computes it again after drafts, for which it read hidden states of its own.
 use anyhow::{Context, Result};
 
 use crate::sampling::{Row, Sampler};
@@ -21,6 +25,8 @@ pub(super) struct DraftModelCache {
     sampler: Sampler,
     /// Maximum number of rows of a step that computes texts.
     rows: usize,
+    /// Distance from a position to the token of its row: 1 for the head, and 0 for a draft model.
+    shift: usize,
 }
 
 /// A text that gets drafts.
@@ -31,6 +37,8 @@ struct Text<'a> {
     hash: u64,
     /// Number of positions after the next step.
     end: usize,
+    /// Maximum number of rows of a step with the logits of all of them.
+    most_logits: usize,
 }
 
 impl Text<'_> {
@@ -39,9 +47,9 @@ impl Text<'_> {
         match self.end - self.computed {
             // It gets no draft yet.
             _ if self.sequence.drafts().is_empty() => 0,
-            // After a draft was accepted as a whole, its last token is computed with the next one. With the logits of both,
-            // the step has the shape of one with drafts, which is replayed.
-            rows @ 0..=2 => rows,
+            // After a draft was accepted, its last tokens are computed with the next one. With the logits of all, the step
+            // has the shape of one with drafts, which is replayed.
+            rows if rows <= self.most_logits => rows,
             _ => 1,
         }
     }
@@ -54,9 +62,15 @@ fn mix(hash: u64, token: u32) -> u64 {
 }
 
 impl DraftModelCache {
-    /// Creates the state for a cache of `blocks` blocks, and steps of at most `rows` rows.
-    pub(super) fn new(blocks: usize, rows: usize) -> Self {
-        Self { prefixes: vec![0; blocks * BLOCK_SIZE], sampler: Sampler::new(), rows }
+    /// Creates the state for a cache of `blocks` blocks, and steps of at most `rows` rows, of the head if `is_mtp`.
+    pub(super) fn new(blocks: usize, rows: usize, is_mtp: bool) -> Self {
+        let (prefixes, shift) = (vec![0; blocks * BLOCK_SIZE], usize::from(is_mtp));
+        Self { prefixes, sampler: Sampler::new(), rows, shift }
+    }
+
+    /// Returns true if the model's head drafts, instead of a draft model.
+    pub(super) fn is_mtp(&self) -> bool {
+        self.shift > 0
     }
 
     /// Forgets all positions, because the cache was freed.
@@ -80,13 +94,14 @@ impl DraftModelCache {
         for sequence in sequences {
             // The last draft token is not computed.
             sequence.keep_drafts(capacity.context.saturating_sub(sequence.computed()));
-            if sequence.drafts().is_empty() {
+            let end = sequence.computed() + 1 - self.shift;
+            if sequence.drafts().is_empty() || end == 0 {
+                sequence.keep_drafts(0);
                 continue;
             }
-            let end = sequence.computed() + 1;
-            let (computed, hash) = self.prefix(sequence);
+            let (computed, hash) = self.prefix(sequence, end);
             let known = |token: &u32| (*token as usize) < capacity.vocabulary;
-            if !sequence.tokens()[computed..end].iter().all(known) {
+            if !sequence.tokens()[computed + self.shift..end + self.shift].iter().all(known) {
                 sequence.keep_drafts(0);
                 continue;
             }
@@ -95,7 +110,8 @@ impl DraftModelCache {
             if computed + rows < end {
                 sequence.keep_drafts(0);
             }
-            texts.push(Text { sequence, computed, hash, end: computed + rows });
+            let most_logits = if self.is_mtp() { sequence.drafts().len() + 1 } else { 2 };
+            texts.push(Text { sequence, computed, hash, end: computed + rows, most_logits });
         }
         self.step(model, &mut texts, 0)?;
         for text in &mut texts {
@@ -113,18 +129,19 @@ impl DraftModelCache {
         }
     }
 
-    /// Returns the number of the sequence's first positions that are computed, and their hash.
-    fn prefix(&self, sequence: &Sequence<Writer>) -> (usize, u64) {
+    /// Returns the number of the sequence's first positions that are computed, below `end`, and their hash.
+    fn prefix(&self, sequence: &Sequence<Writer>, end: usize) -> (usize, u64) {
         let (tokens, blocks) = (sequence.tokens(), sequence.blocks());
         let at = |position: usize| self.prefixes[slot(blocks, position) as usize];
         let (mut computed, mut hash) = sequence.draft_prefix;
         // Its blocks may have been released.
-        let is_kept = (1..=sequence.computed()).contains(&computed) && at(computed - 1) == hash;
+        let is_kept = (1..end).contains(&computed) && at(computed - 1) == hash;
         if !is_kept {
-            (computed, hash) = (0, SEED ^ sequence.salt() as u64 ^ (sequence.salt() >> 64) as u64);
+            let seed = SEED ^ sequence.salt() as u64 ^ (sequence.salt() >> 64) as u64;
+            (computed, hash) = (0, tokens[..self.shift].iter().fold(seed, |hash, token| mix(hash, *token)));
         }
-        while computed < sequence.computed() && at(computed) == mix(hash, tokens[computed]) {
-            hash = mix(hash, tokens[computed]);
+        while computed + 1 < end && at(computed) == mix(hash, tokens[computed + self.shift]) {
+            hash = mix(hash, tokens[computed + self.shift]);
             computed += 1;
         }
         (computed, hash)
@@ -134,21 +151,33 @@ impl DraftModelCache {
     fn step(&mut self, model: &mut dyn StepModel, texts: &mut [Text], place: usize) -> Result<()> {
         let mut step = Step::default();
         for text in texts.iter().filter(|text| text.computed < text.end) {
-            let (tokens, blocks) = (&text.sequence.tokens()[..text.end], text.sequence.blocks().to_vec());
-            step.push(tokens, text.computed, blocks, text.logits(), None);
+            let tokens = &text.sequence.tokens()[self.shift..text.end + self.shift];
+            step.push(tokens, text.computed, text.sequence.blocks().to_vec(), text.logits(), None);
+        }
+        let continues = |text: &Text| text.sequence.drafts().len() > place + 1;
+        if self.is_mtp() && texts.iter().any(continues) {
+            // The next draft reads the hidden state in the slot of its position.
+            for text in texts.iter().filter(|text| text.computed < text.end) {
+                step.kept.resize(step.kept.len() + text.end - text.computed - 1, u32::MAX);
+                let next = continues(text).then(|| slot(text.sequence.blocks(), text.end));
+                step.kept.push(next.unwrap_or(u32::MAX));
+            }
         }
         if step.tokens.is_empty() {
             return Ok(());
         }
         let (rows, count) = (step.tokens.len(), step.sequences.len());
-        let logits = model.step(&step).with_context(|| {
-            format!("a step of {rows} rows from {count} sequences of the draft model failed")
+        let logits = if self.is_mtp() { model.mtp_step(&step) } else { model.step(&step) };
+        let logits = logits.with_context(|| {
+            format!("a step of {rows} rows from {count} sequences that drafts tokens failed")
         })?;
         let wanted: Vec<usize> = texts.iter().map(Text::logits).collect();
         for text in texts.iter_mut() {
             for position in text.computed..text.end {
-                text.hash = mix(text.hash, text.sequence.tokens()[position]);
-                self.prefixes[slot(text.sequence.blocks(), position) as usize] = text.hash;
+                text.hash = mix(text.hash, text.sequence.tokens()[position + self.shift]);
+                let is_final = place == 0 || !self.is_mtp();
+                self.prefixes[slot(text.sequence.blocks(), position) as usize] =
+                    if is_final { text.hash } else { 0 };
             }
             text.computed = text.end;
         }

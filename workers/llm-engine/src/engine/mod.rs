@@ -8,7 +8,7 @@
 //! | `sequence` | a request's tokens and blocks |
 //! | `scheduler` | selection of the rows of each step |
 //! | `speculation` | proposal of draft tokens, which a step verifies together |
-//! | `draft_model` | draft tokens from a smaller model |
+//! | `draft_model` | draft tokens from a smaller model, or from the head that predicts further tokens |
 //! | `ngram` | draft tokens by prompt lookup |
 //! | `draft_length` | number of draft tokens, adapted to their acceptance |
 //! | `overlap` | host work on other threads during a step |

@@ -21,6 +21,8 @@ pub enum DraftSource {
     Ngram(RangeInclusive<usize>),
     /// The model's [draft model](StepModel::draft_model).
     Model,
+    /// The model's head that [predicts further tokens](StepModel::mtp_step) (MTP).
+    Mtp,
 }
 
 /// Options of speculation.
@@ -58,7 +60,7 @@ impl Speculation {
 pub(super) enum Drafter {
     /// Prompt lookup of n-grams of these lengths.
     Ngram(RangeInclusive<usize>),
-    /// The draft model.
+    /// The draft model, or the head that predicts further tokens.
     Model(Box<DraftModelCache>),
 }
 
@@ -66,7 +68,7 @@ impl Drafter {
     /// Creates a drafter for a model. `rows` is the maximum number of rows of a step.
     ///
     /// # Errors
-    /// Returns an error if the model has no draft model, but needs one.
+    /// Returns an error if the model has no draft model or head, but needs one.
     pub(super) fn new(speculation: Speculation, model: &mut dyn StepModel, rows: usize) -> Result<Self> {
         let blocks = model.capacity().blocks;
         Ok(match speculation.source {
@@ -80,7 +82,14 @@ impl Drafter {
                 );
                 let own = draft.capacity().blocks;
                 ensure!(own >= blocks, "the draft model's cache has {own} blocks instead of {blocks}");
-                Self::Model(Box::new(DraftModelCache::new(blocks, rows)))
+                Self::Model(Box::new(DraftModelCache::new(blocks, rows, false)))
+            }
+            DraftSource::Mtp => {
+                ensure!(
+                    model.has_mtp(),
+                    "speculation with MTP requires a head that predicts further tokens, but none is loaded"
+                );
+                Self::Model(Box::new(DraftModelCache::new(blocks, rows, true)))
             }
         })
     }
@@ -121,9 +130,13 @@ impl Drafter {
         let mut took = Duration::ZERO;
         if let Self::Model(cache) = self {
             scheduler.reserve_drafts();
-            let draft_model = model.draft_model().context("the draft model is not loaded")?;
             let drafted = scheduler.decoding().filter(|sequence| !sequence.drafts().is_empty());
-            cache.draft(draft_model, drafted)?;
+            match cache.is_mtp() {
+                true => cache.draft(model, drafted)?,
+                false => {
+                    cache.draft(model.draft_model().context("the draft model is not loaded")?, drafted)?
+                }
+            }
             took = begin.elapsed();
         }
         scheduler.decoding().for_each(Sequence::drop_invalid_drafts);

@@ -32,30 +32,28 @@ impl KeysValues {
 pub struct Cache {
     /// Keys and values of each layer with a cache.
     layers: Vec<KeysValues>,
+    /// Hidden states after the last norm, (blocks, [`BLOCK_SIZE`], width), which a head that predicts further tokens reads.
+    hidden: Option<Tensor>,
     blocks: usize,
     types: CacheTypes,
 }
 
-/// Returns the size of one block over all layers, in bytes.
-pub fn block_bytes(config: &DecoderConfig, dtype: CacheDType) -> usize {
+/// Returns the size of one block over all layers, in bytes, with the hidden states of type `states` if they are kept.
+pub fn block_bytes(config: &DecoderConfig, dtype: CacheDType, states: DType) -> usize {
     let row_bytes = |layer| {
         let HeadShape { kv_heads, width } = config.head_shape(layer);
-        kv_heads * dtype.row_bytes(width)
+        2 * kv_heads * dtype.row_bytes(width)
     };
-    2 * BLOCK_SIZE * config.cached_layers().map(row_bytes).sum::<usize>()
+    let hidden = if config.has_mtp { config.hidden * states.size_in_bytes() } else { 0 };
+    BLOCK_SIZE * (config.cached_layers().map(row_bytes).sum::<usize>() + hidden)
 }
 
-/// Returns the number of blocks that fit into `bytes`, limited to `contexts` full contexts.
+/// Returns the number of blocks of `block` bytes that fit into `bytes`, limited to `contexts` full contexts.
 ///
 /// # Errors
 /// Returns an error if not even one block fits.
-pub fn blocks_that_fit(
-    config: &DecoderConfig,
-    dtype: CacheDType,
-    bytes: usize,
-    contexts: usize,
-) -> Result<usize> {
-    let block = block_bytes(config, dtype).max(1);
+pub fn blocks_that_fit(config: &DecoderConfig, block: usize, bytes: usize, contexts: usize) -> Result<usize> {
+    let block = block.max(1);
     ensure!(bytes >= block, "a cache of {bytes} bytes is less than a block of {block}; raise --cache-memory");
     let useful = config.context.div_ceil(BLOCK_SIZE).saturating_mul(contexts);
     // Slot numbers are u32.
@@ -63,13 +61,15 @@ pub fn blocks_that_fit(
 }
 
 impl Cache {
-    /// Allocates `blocks` blocks filled with zeros, and the unused block.
+    /// Allocates `blocks` blocks filled with zeros, and the unused block. `states` is the type of hidden states.
     pub fn new(
         config: &DecoderConfig,
         blocks: usize,
-        types: CacheTypes,
+        (types, states): (CacheTypes, DType),
         device: &Device,
     ) -> candle_core::Result<Self> {
+        let hidden = (blocks + 1, BLOCK_SIZE, config.hidden);
+        let hidden = config.has_mtp.then(|| Tensor::zeros(hidden, states, device)).transpose()?;
         let layers = config.cached_layers().map(|layer| {
             let HeadShape { kv_heads, width } = config.head_shape(layer);
             let zeros = |width: usize, dtype: DType| {
@@ -82,7 +82,7 @@ impl Cache {
             };
             Ok(KeysValues { keys: of_elements()?, values: of_elements()?, scales })
         });
-        Ok(Self { layers: layers.collect::<candle_core::Result<_>>()?, blocks, types })
+        Ok(Self { layers: layers.collect::<candle_core::Result<_>>()?, hidden, blocks, types })
     }
 
     /// Returns the data types.
@@ -96,7 +96,11 @@ impl Cache {
             .layers
             .iter()
             .flat_map(|layer| [Some(&layer.keys), Some(&layer.values), layer.scales.as_ref()]);
-        tensors.flatten().map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes()).sum()
+        tensors
+            .flatten()
+            .chain(&self.hidden)
+            .map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes())
+            .sum()
     }
 
     /// Returns the number of blocks.
@@ -112,6 +116,11 @@ impl Cache {
     /// Returns the keys and values of a layer, counted among those with a cache.
     pub fn layer(&self, layer: usize) -> &KeysValues {
         &self.layers[layer]
+    }
+
+    /// Returns the hidden states of all slots, (slots, width), if they are kept.
+    pub fn hidden(&self) -> candle_core::Result<Option<Tensor>> {
+        self.hidden.as_ref().map(|hidden| hidden.flatten(0, 1)).transpose()
     }
 
     /// Copies whole blocks, given as (source, destination) pairs. All sources are read first.
@@ -137,7 +146,9 @@ impl Cache {
         let elements = self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]).map(copy);
         write_by_shape(&to, &elements.collect::<candle_core::Result<Vec<_>>>()?)?;
         let scales = self.layers.iter().filter_map(|layer| layer.scales.as_ref()).map(copy);
-        write_by_shape(&to, &scales.collect::<candle_core::Result<Vec<_>>>()?)
+        write_by_shape(&to, &scales.collect::<candle_core::Result<Vec<_>>>()?)?;
+        let hidden = self.hidden.iter().map(copy);
+        write_by_shape(&to, &hidden.collect::<candle_core::Result<Vec<_>>>()?)
     }
 }
 

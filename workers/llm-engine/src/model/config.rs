@@ -13,6 +13,7 @@ mod experts;
 mod fields;
 mod heads;
 mod latent;
+mod mtp;
 mod recurrent;
 
 pub use altup::AltUpConfig;
@@ -24,6 +25,7 @@ pub use experts::{
 pub use fields::Fields;
 pub use heads::HeadShape;
 pub use latent::LatentConfig;
+pub use mtp::MtpLayout;
 pub use recurrent::{
     Mamba1Config, Recurrence, RecurrentConfig, SelectiveConfig, SelectiveNames, SelectiveNorm,
 };
@@ -154,6 +156,10 @@ pub struct DecoderConfig {
     pub latent: Option<LatentConfig>,
     /// Sizes of layers with recurrent states, if some have them, mostly instead of attention over a cache.
     pub recurrent: Option<RecurrentConfig>,
+    /// Layout of a head that predicts further tokens, if files of the family may have one.
+    pub mtp_layout: Option<MtpLayout>,
+    /// If true, that head is loaded. Its layer follows the others.
+    pub has_mtp: bool,
     /// If true, the query projection also has a gate for each element of the heads, whose sigmoid multiplies the output of
     /// attention. The gates of a head follow its queries.
     pub gated_attention: bool,
@@ -329,6 +335,8 @@ impl DecoderConfig {
             altup: None,
             latent: None,
             recurrent: None,
+            mtp_layout: None,
+            has_mtp: false,
             gated_attention: false,
             context,
             parts,

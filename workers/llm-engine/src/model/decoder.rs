@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
-use candle_nn::fused::CacheHeads;
+use candle_nn::fused::{CacheHeads, write_rows};
 use candle_nn::ops::sigmoid;
 use candle_nn::recurrent::Sequences;
 
@@ -30,12 +30,14 @@ mod embeddings;
 mod inputs;
 mod layer;
 mod mixed;
+mod mtp;
 mod pictures;
 mod streams;
 
 use altup::Streams;
 use inputs::LayerInputs;
 use layer::{FeedForward, Layer, Projections};
+use mtp::{MtpHead, MtpSteps};
 use pictures::{BidirectionalImageAttention, PictureFeatures};
 
 /// A decoder: embedding, layers, final norm and output head.
@@ -50,6 +52,8 @@ pub struct Decoder {
     /// Streams of states, if there are several.
     streams: Option<Streams>,
     layers: Vec<Layer>,
+    /// Head that predicts further tokens, if it is loaded.
+    mtp: Option<MtpHead>,
     norm: Norm,
     head: Linear,
     /// Rotary tables: for layers with full attention, for layers with a window, and for layers without rotation, as far as
@@ -145,8 +149,9 @@ impl Decoder {
         let vocabulary = embedding.vocabulary()?;
         let layer_inputs = LayerInputs::load(&config, weights, vocabulary)?;
         let streams = Streams::load(&config, weights)?;
-        let layers = 0..config.windows.len();
+        let layers = 0..config.layer_count();
         let layers = layers.map(|layer| Layer::load(&config, weights, layer)).collect::<Result<Vec<_>>>()?;
+        let mtp = MtpHead::load(&config, weights)?;
         let norm = weights.norm(None, Role::Norm, config.hidden, (config.norm_kind, config.norm_eps))?;
         let head = match config.tied_embeddings {
             true => embedding.head(DType::F32),
@@ -167,7 +172,7 @@ impl Decoder {
                 windows.push(*window);
             }
         }
-        let cache = Cache::new(&config, blocks, types.cache, device)
+        let cache = Cache::new(&config, blocks, (types.cache, dtype), device)
             .with_context(|| format!("cannot allocate a cache of {blocks} blocks of {BLOCK_SIZE} tokens"))?;
         let states = States::new(&config, slots, dtype, device)
             .with_context(|| format!("cannot allocate {slots} slots of recurrent states"))?;
@@ -182,6 +187,7 @@ impl Decoder {
             layer_inputs,
             streams,
             layers,
+            mtp,
             norm,
             head,
             tables,
@@ -234,6 +240,7 @@ impl Decoder {
         let enabled =
             enabled && self.part.supports_graphs() && self.heads().support_flash_attention(&self.device);
         self.graphs = DecodeGraphs::new(&self.device, enabled);
+        self.mtp.iter_mut().for_each(|head| head.graphs = DecodeGraphs::new(&self.device, enabled));
         self
     }
 
@@ -282,12 +289,7 @@ impl Decoder {
 
     /// Returns the residual stream before the first layer, or several, (rows, streams, width). Computes the layers' inputs.
     fn embedded(&self, tokens: &Tensor, shared: &mut StepContext) -> candle_core::Result<ResidualStream> {
-        let rows = |tokens: &Tensor| self.embedding.forward(tokens, self.dtype);
-        let x = self.part.look_up(tokens, self.embedding.vocabulary()?, rows)?;
-        let x = match self.config.embedding_scale {
-            Some(scale) => (x * scale)?,
-            None => x,
-        };
+        let x = self.token_embeddings(tokens)?;
         let x = match &shared.pictures {
             Some(pictures) => pictures.replace(&x)?,
             None => x,
@@ -302,10 +304,20 @@ impl Decoder {
         ResidualStream::new(x, self.layers.first().and_then(Layer::input_norm))
     }
 
+    /// Returns the scaled embeddings of tokens.
+    fn token_embeddings(&self, tokens: &Tensor) -> candle_core::Result<Tensor> {
+        let rows = |tokens: &Tensor| self.embedding.forward(tokens, self.dtype);
+        let x = self.part.look_up(tokens, self.embedding.vocabulary()?, rows)?;
+        match self.config.embedding_scale {
+            Some(scale) => x * scale,
+            None => Ok(x),
+        }
+    }
+
     /// Computes the layers of a range.
     fn run_layers(
         &self,
-        mut stream: ResidualStream,
+        stream: ResidualStream,
         range: Range<usize>,
         shared: &StepContext,
     ) -> candle_core::Result<ResidualStream> {
@@ -313,13 +325,24 @@ impl Decoder {
             let out = self.run_layers_on_streams(streams, stream.sum, range, shared)?;
             return ResidualStream::new(out, None);
         }
-        let norm_of = |index: usize| match self.layers.get(index) {
+        self.run((&self.layers, &self.norm), stream, range, shared)
+    }
+
+    /// Computes a range of layers, which a norm follows.
+    fn run(
+        &self,
+        (layers, last_norm): (&[Layer], &Norm),
+        mut stream: ResidualStream,
+        range: Range<usize>,
+        shared: &StepContext,
+    ) -> candle_core::Result<ResidualStream> {
+        let norm_of = |index: usize| match layers.get(index) {
             Some(layer) => layer.input_norm(),
-            None => Some(&self.norm),
+            None => Some(last_norm),
         };
-        for (index, layer) in self.layers.iter().enumerate().take(range.end).skip(range.start) {
+        for (index, layer) in layers.iter().enumerate().take(range.end).skip(range.start) {
             // After the last layer's keys and values are written, only the wanted rows matter.
-            let wanted = shared.wanted.as_ref().filter(|_| index + 1 == self.layers.len());
+            let wanted = shared.wanted.as_ref().filter(|_| index + 1 == layers.len());
             let is_wanted = wanted.is_none_or(|wanted| wanted.elem_count() > 0);
             let input = stream.input(norm_of(index));
             let beside = match &layer.beside {
@@ -533,8 +556,8 @@ impl Decoder {
         shares_cache.then(|| Tensor::full(u32::MAX, rows, &self.device)).transpose()
     }
 
-    fn logits(&self, states: &ResidualStream) -> candle_core::Result<Tensor> {
-        let (x, with) = states.input(Some(&self.norm));
+    /// Computes the logits of states after the last layer, and the norm that they are given with.
+    fn logits(&self, (x, with): (&Tensor, FusedWith)) -> candle_core::Result<Tensor> {
         let logits = self.part.gather_columns(self.head.forward_fused(x, with)?)?;
         let logits = match self.config.logit_scale {
             Some(scale) => (logits * scale)?,
@@ -600,6 +623,9 @@ impl Decoder {
         let sequence_rows = cu_rows.clone();
         let plan = self.plan(step, [cu_rows, cu_keys, table])?;
         let wanted = (wanted_rows < rows).then_some(wanted);
+        let hidden = self.cache.hidden()?;
+        // The hidden states of all rows are kept.
+        let (wanted, later_wanted) = if hidden.is_some() { (None, wanted) } else { (wanted, None) };
         let rows = |count: fn(&SequenceStep) -> usize| {
             let sequences = step.sequences.iter();
             let sequences = sequences.map(|sequence| (sequence.adapter.as_ref(), count(sequence)));
@@ -609,33 +635,61 @@ impl Decoder {
         let wanted_adapters = rows(|sequence| sequence.logits)?;
         let no_slots = self.no_slots(step.tokens.len())?;
         let mut shared = StepContext {
-            positions,
             places,
             rotary,
             pictures,
             image_attention,
-            slots,
-            plan,
-            sequence_rows,
             state_slots,
             kept,
-            max_rows: max_rows(step),
-            uncached: None,
             no_slots,
-            layer_inputs: None,
             wanted,
             adapters,
             wanted_adapters,
+            ..StepContext::of_rows([positions, slots, sequence_rows], plan, max_rows(step))
         };
         let states = self.states(&tokens, &mut shared)?;
-        match wanted_rows {
-            0 => self.no_logits(),
-            _ => self.logits(&states),
+        let Some(hidden) = hidden else {
+            return match wanted_rows {
+                0 => self.no_logits(),
+                _ => self.logits(states.input(Some(&self.norm))),
+            };
+        };
+        let normed = states.into_normed(&self.norm)?;
+        write_rows(&shared.slots, &[(hidden, normed.clone())])?;
+        match (wanted_rows, later_wanted) {
+            (0, _) => self.no_logits(),
+            (_, Some(wanted)) => self.logits((&normed.index_select(&wanted, 0)?, FusedWith::default())),
+            (_, None) => self.logits((&normed, FusedWith::default())),
         }
     }
 }
 
 impl StepContext {
+    /// Creates the inputs of rows of which all states are returned, without recurrent states, from positions, slots and first
+    /// rows of the sequences.
+    fn of_rows([positions, slots, sequence_rows]: [Tensor; 3], plan: AttentionPlan, max_rows: usize) -> Self {
+        let (adapters, wanted_adapters) = Default::default();
+        Self {
+            places: positions.clone(),
+            rotary: None,
+            pictures: None,
+            image_attention: None,
+            plan,
+            state_slots: positions.clone(),
+            kept: positions.clone(),
+            positions,
+            slots,
+            sequence_rows,
+            max_rows,
+            uncached: None,
+            no_slots: None,
+            layer_inputs: None,
+            wanted: None,
+            adapters,
+            wanted_adapters,
+        }
+    }
+
     /// Returns the sequences as recurrent layers read them.
     fn sequences(&self) -> Sequences<'_> {
         Sequences {
@@ -730,6 +784,30 @@ impl StepModel for Decoder {
         }
         let inputs = self.inputs(step);
         self.compute_with(step, &Tensor::from_slice(&inputs, inputs.len(), &self.device)?, pictures)
+    }
+
+    fn has_mtp(&self) -> bool {
+        self.mtp.is_some()
+    }
+
+    fn mtp_step(&mut self, step: &Step) -> candle_core::Result<Tensor> {
+        self.capacity().validate_rows(step)?;
+        step.validate_kept(self.cache.blocks() * BLOCK_SIZE)?;
+        if step.tokens.is_empty() {
+            return self.no_logits();
+        }
+        let Some(head) = &mut self.mtp else { bail!("the model has no MTP head") };
+        let mut graphs = std::mem::take(&mut head.graphs);
+        let steps = MtpSteps(self);
+        let computed = graphs.step(&steps, step).and_then(|replayed| match replayed {
+            Some(logits) => Ok(logits),
+            None => {
+                let inputs = steps.inputs(step);
+                steps.compute(step, &Tensor::from_slice(&inputs, inputs.len(), &steps.0.device)?)
+            }
+        });
+        self.mtp.iter_mut().for_each(|head| head.graphs = std::mem::take(&mut graphs));
+        computed
     }
 
     fn check(&mut self) -> candle_core::Result<()> {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::adapter::{AdapterLimits, AdapterTargets};
 use super::cache_dtype::{CacheDType, CacheTypes};
-use super::config::{self, DecoderConfig};
+use super::config::{self, DecoderConfig, MtpLayout};
 use super::decoder::{Decoder, Types};
 use super::encoder::config::EncoderConfig;
 use super::encoder::{Encoder, EncoderTypes};
@@ -59,6 +59,8 @@ pub struct LoadOptions {
     pub max_sequences: Option<usize>,
     /// Maximum number of draft tokens of a text in a step, for which models with recurrent states have additional states.
     pub draft_tokens: usize,
+    /// If true, the head that predicts further tokens (MTP) is loaded.
+    pub mtp: bool,
     /// If true, decoding steps are launched kernel by kernel instead of as graphs.
     pub no_graphs: bool,
     /// Maximum number of tokens of a picture, for models that read them. `None` uses [`DEFAULT_IMAGE_TOKENS`].
@@ -93,7 +95,7 @@ pub fn sizes(path: &Path, device: &Device, options: &LoadOptions) -> Result<Mode
     );
     let types = types(&files, declared, device, options)?;
     check_cache(&config, types.cache, device)?;
-    let cache_block = cache::block_bytes(&config, types.cache.elements);
+    let cache_block = cache::block_bytes(&config, types.cache.elements, types.states);
     Ok(ModelSizes { weights: files.bytes_as(types.matrices, true), cache_block })
 }
 
@@ -161,6 +163,13 @@ pub(super) fn load_files(
     let path = files.path().display().to_string();
     let (config, declared) = read_config(&mut files).with_context(|| path.clone())?;
     let mut config = part.divide(config).with_context(|| path.clone())?;
+    if options.mtp {
+        ensure!(
+            part.is_whole(),
+            "{path}: speculation with MTP is not supported by several GPUs; use one GPU"
+        );
+        config.add_mtp().with_context(|| path.clone())?;
+    }
     let trained_context = config.context;
     if let Some(context) = options.context {
         ensure!(context > 0, "context length must be at least 1");
@@ -205,7 +214,7 @@ pub(super) fn load_files(
     };
     let bytes = options.cache_bytes.or(left.map(|left| left - decoded)).unwrap_or(DEFAULT_CACHE_BYTES);
     check_cache(&config, types.cache, device).with_context(|| path.clone())?;
-    let block = cache::block_bytes(&config, types.cache.elements);
+    let block = cache::block_bytes(&config, types.cache.elements, types.states);
     let beside = options.beside.map_or(0, |beside| beside.cache_block);
     let contexts = options.max_contexts.unwrap_or(cache::MAX_CONTEXTS);
     let (slots, blocks) = match embeds_only {
@@ -218,7 +227,7 @@ pub(super) fn load_files(
             let left = bytes - slots * states::slot_bytes(&config, types.states);
             // The caches of a model and its draft model have as many blocks.
             let left = if beside > 0 { left / (block + beside) * block } else { left };
-            (slots, cache::blocks_that_fit(&config, types.cache.elements, left, contexts)?)
+            (slots, cache::blocks_that_fit(&config, block, left, contexts)?)
         }
     };
     // A cache of this size has the same number of slots when the model is loaded again, since they may take half of it.
@@ -226,7 +235,12 @@ pub(super) fn load_files(
     let cache_bytes = states + states.max(blocks * (block + beside)) - blocks * beside;
     let loader = Weights::new(&mut files, types.states, types.matrices, device, progress);
     let loader = loader.with_names(config.names).with_factors(&config.factors);
-    let mut loader = loader.with_part(&part).with_decoded(decoded);
+    let mtp_layer = config.has_mtp.then(|| config.layer_count());
+    let mtp_module = mtp_layer.filter(|_| config.mtp_layout == Some(MtpLayout::Module));
+    let mut loader = loader.with_part(&part).with_decoded(decoded).with_mtp_module(mtp_module);
+    if let Some(layer) = mtp_layer {
+        loader.check_mtp(layer)?;
+    }
     let decoder = Decoder::load(config, &mut loader, [blocks, slots], types, device)
         .with_context(|| format!("cannot load {path}"))?;
     let vision = match vision {

@@ -137,6 +137,14 @@ pub enum Role {
     ResidualUp,
     /// Norm of its output.
     ResidualNorm,
+    /// Projection of an embedding and a hidden state to the input of the head that predicts further tokens.
+    MtpInput,
+    /// Norm of that embedding.
+    MtpEmbeddingNorm,
+    /// Norm of that hidden state.
+    MtpHiddenNorm,
+    /// Norm after the layer of the head.
+    MtpNorm,
 }
 
 impl Role {
@@ -210,6 +218,21 @@ impl Role {
             Self::ResidualDown => ("laurel.linear_left", "laurel_l"),
             Self::ResidualUp => ("laurel.linear_right", "laurel_r"),
             Self::ResidualNorm => ("laurel.post_laurel_norm", "laurel_post_norm"),
+            Self::MtpInput => ("eh_proj", "nextn.eh_proj"),
+            Self::MtpEmbeddingNorm => ("enorm", "nextn.enorm"),
+            Self::MtpHiddenNorm => ("hnorm", "nextn.hnorm"),
+            Self::MtpNorm => ("shared_head.norm", "nextn.shared_head_norm"),
+        }
+    }
+
+    /// Returns its name in safetensors if the head that predicts further tokens is a module of its own.
+    pub(super) fn name_in_mtp_module(self) -> Option<&'static str> {
+        match self {
+            Self::MtpInput => Some("fc"),
+            Self::MtpEmbeddingNorm => Some("pre_fc_norm_embedding"),
+            Self::MtpHiddenNorm => Some("pre_fc_norm_hidden"),
+            Self::MtpNorm => Some("norm"),
+            _ => None,
         }
     }
 }

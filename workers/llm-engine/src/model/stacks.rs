@@ -195,7 +195,7 @@ impl Products<'_> {
         ones: Option<&Tensor>,
         factors: &Tensor,
     ) -> Result<Tensor> {
-        self.of(&self.of(x, down, ones)?, up, Some(factors))
+        self.multiply(&self.multiply(x, down, ones)?, up, Some(factors))
     }
 
     /// Multiplies with copies of the chosen matrices, for data types without a kernel.

@@ -21,6 +21,9 @@ mod experts;
 mod latent;
 mod mamba;
 
+/// Prefix in safetensors of a head that predicts further tokens and is a module of its own.
+const MTP_MODULE: &str = "mtp.";
+
 /// Elements of a tensor that are read together.
 #[derive(Clone, Debug)]
 struct Piece {
@@ -57,6 +60,8 @@ pub struct Weights<'a> {
     names: &'static [(Role, &'static str)],
     /// Factors of the outputs of projections.
     factors: Vec<(Role, f64)>,
+    /// Number of the layer that is in [`MTP_MODULE`] in safetensors.
+    mtp_layer: Option<usize>,
     /// Data type of the states.
     dtype: DType,
     /// Data type of float matrices; `None` for the stored one.
@@ -98,6 +103,7 @@ impl<'a> Weights<'a> {
             head_prefix,
             names: &[],
             factors: Vec::new(),
+            mtp_layer: None,
             dtype,
             matrices,
             decoded: [0; 2],
@@ -149,12 +155,25 @@ impl<'a> Weights<'a> {
         self.factors.iter().find(|(known, _)| *known == role).map_or(1.0, |(_, factor)| *factor)
     }
 
+    /// Sets the number of the layer of a head that is a module of its own.
+    pub fn with_mtp_module(self, layer: Option<usize>) -> Self {
+        Self { mtp_layer: layer, ..self }
+    }
+
+    /// Returns the prefix of a layer's tensors in safetensors; `None` for GGUF.
+    fn layer_prefix(&self, layer: usize) -> Option<String> {
+        let prefix = self.prefix.as_ref()?;
+        Some(match self.mtp_layer == Some(layer) {
+            true => format!("{MTP_MODULE}layers.0."),
+            false => format!("{prefix}{}.{layer}.", self.names_of(Role::Layers).0),
+        })
+    }
+
     /// Returns the full name of a layer's tensor, from its names in safetensors and in GGUF.
     fn layer_name(&self, layer: usize, (safetensors, gguf): (&str, &str), kind: &str) -> String {
-        let (layers, blocks) = self.names_of(Role::Layers);
-        match &self.prefix {
-            Some(prefix) => format!("{prefix}{layers}.{layer}.{safetensors}.{kind}"),
-            None => format!("{blocks}.{layer}.{gguf}.{kind}"),
+        match self.layer_prefix(layer) {
+            Some(prefix) => format!("{prefix}{safetensors}.{kind}"),
+            None => format!("{}.{layer}.{gguf}.{kind}", self.names_of(Role::Layers).1),
         }
     }
 
@@ -165,8 +184,20 @@ impl<'a> Weights<'a> {
         (renamed.map_or(safetensors, |(_, name)| name), gguf)
     }
 
+    /// Checks that the files have a head that predicts further tokens, whose layer has this number.
+    pub fn check_mtp(&self, layer: usize) -> Result<()> {
+        let name = self.name(Some(layer), Role::MtpInput, "weight");
+        let missing = "the files have no head that predicts further tokens (MTP), which many conversions drop; use the original \
+                       checkpoint, or the method ngram or draft_model in --speculative-config";
+        self.files.location(&name).map(|_| ()).context(missing)
+    }
+
     fn name(&self, layer: Option<usize>, role: Role, kind: &str) -> String {
         let (safetensors, gguf) = self.names_of(role);
+        let is_module = layer.is_some() && self.mtp_layer == layer && self.prefix.is_some();
+        if let Some(own) = role.name_in_mtp_module().filter(|_| is_module) {
+            return format!("{MTP_MODULE}{own}.{kind}");
+        }
         match (&self.prefix, layer) {
             (_, Some(layer)) => self.layer_name(layer, (safetensors, gguf), kind),
             (Some(_), None) if role == Role::Head => format!("{}{safetensors}.{kind}", self.head_prefix),

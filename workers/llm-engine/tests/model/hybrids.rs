@@ -3,8 +3,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use candle_core::quantized::GgmlDType;
-use candle_core::{DType, Tensor};
-use llm_engine::model::{LoadOptions, load_decoder};
+use candle_core::{DType, Device, Tensor};
+use llm_engine::model::{LoadOptions, ModelSizes, load_decoder};
 use llm_engine::step::StepModel;
 use serde_json::{Value, json};
 
@@ -362,6 +362,36 @@ fn caches_without_space_for_states_are_rejected() {
     assert!(capacity.states.is_some_and(|slots| slots > 0) && capacity.blocks > 0, "{capacity:?}");
     // States take at most half, and there are at most one and a half for each sequence.
     assert_eq!(load(1 << 24).unwrap().capacity().states, Some(96));
+}
+
+/// Drafts have states of their own, at most those of a step. A draft model's cache takes its part of what the states leave.
+#[test]
+fn states_of_drafts_take_memory() {
+    const BYTES: usize = 1 << 24;
+    const STATE: usize = 3 * (4 * 16 * 16 + 3 * 128) * 4;
+    const BLOCK: usize = 2 * 16 * 32 * 4;
+    for (sequences, draft_tokens, slots) in [(4, 0, 6), (4, 1, 10), (4, 7, 34), (64, 15, 128)] {
+        let blocks = |own: usize| (BYTES - slots * STATE) / own;
+        for (cache_block, expected) in [(0, blocks(BLOCK)), (3 * BLOCK, blocks(4 * BLOCK))] {
+            let beside = (cache_block > 0).then_some(ModelSizes { weights: 0, cache_block });
+            let options = LoadOptions {
+                dtype: Some(DType::F32),
+                cache_bytes: Some(BYTES),
+                max_sequences: Some(sequences),
+                max_contexts: Some(usize::MAX),
+                draft_tokens,
+                beside,
+                ..LoadOptions::default()
+            };
+            let model = load_decoder(&data("qwen3.5"), &Device::Cpu, options, &mut |_| ()).unwrap();
+            let capacity = model.capacity();
+            assert_eq!(
+                (capacity.states, capacity.blocks),
+                (Some(slots), expected),
+                "{sequences} {draft_tokens}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -6,11 +6,13 @@ use candle_core::quantized::GgmlDType;
 use candle_core::{Device, Tensor};
 use llm_engine::model::decoder::Decoder;
 use llm_engine::model::{LoadOptions, load_decoder};
+use llm_engine::step::{Step, StepModel};
 use serde_json::json;
 
 use super::adapters::{self, ALL, Kind};
 use super::checkpoints::data;
 use super::configs::{Case, named};
+use super::mtp;
 use super::steps::{Runner, device};
 use super::{gguf, reference};
 
@@ -111,9 +113,14 @@ impl Model {
 
 /// Loads a model on a stream of its own.
 fn load_on_a_stream(path: &Path) -> (Decoder, Device) {
+    load_on_a_stream_with(path, LoadOptions::default())
+}
+
+/// Like [`load_on_a_stream`], with options.
+fn load_on_a_stream_with(path: &Path, options: LoadOptions) -> (Decoder, Device) {
     device();
     let device = Device::new_rocm_with_stream(0).unwrap();
-    let options = LoadOptions { cache_bytes: Some(1 << 22), ..LoadOptions::default() };
+    let options = LoadOptions { cache_bytes: Some(1 << 22), ..options };
     (load_decoder(path, &device, options, &mut |_| ()).unwrap(), device)
 }
 
@@ -177,6 +184,35 @@ fn a_decoding_step_of_a_mixture_takes_few_launches() {
             println!("{name} {arch:?}: {of_batch} launches per layer for {GROUPED_ROWS} texts");
             assert!(arch.is_none() || of_batch <= most_grouped, "{name} {arch:?}: {of_batch} for a batch");
         }
+    }
+}
+
+/// With a head that predicts further tokens, a step of the model also writes the hidden states. A step of the head has its
+/// layer, and before it the lookup and the norm of the embedding and of the hidden state, both joined, and their projection.
+#[test]
+fn a_head_takes_few_launches() {
+    for (name, added, own) in [("glm4-moe", 3, 18), ("qwen3.5", 3, 16)] {
+        let folder = mtp::folder(name);
+        let launches = |has_mtp| {
+            let options = LoadOptions { mtp: has_mtp, ..LoadOptions::default() };
+            let (mut model, device) = load_on_a_stream_with(folder.path(), options);
+            let count = || device.as_rocm_device().unwrap().kernels_launched() as usize;
+            let mut runner = Runner::new(model, &[20]);
+            runner.step(&[(0, 3, true)]);
+            let before = count();
+            runner.step(&[(0, 1, true)]);
+            let of_model = count() - before;
+            model = runner.model;
+            let mut step = Step::default();
+            step.push(&runner.sequences[0].tokens[1..5], 3, runner.sequences[0].blocks.clone(), 1, None);
+            let before = count();
+            let of_head = has_mtp.then(|| model.mtp_step(&step).map(|_| count() - before).unwrap());
+            (of_model, of_head)
+        };
+        let ((without, _), (with, of_head)) = (launches(false), launches(true));
+        println!("{name}: {without} launches, {with} with a head, which takes {of_head:?}");
+        assert!(with <= without + added, "{name}: {with} launches instead of {without}");
+        assert!(of_head.unwrap() <= own, "{name}: {of_head:?} launches of the head");
     }
 }
 

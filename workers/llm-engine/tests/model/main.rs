@@ -21,6 +21,7 @@ mod hybrids;
 mod launches;
 mod layered;
 mod mixtures;
+mod mtp;
 mod packing;
 mod quantization;
 mod reference;

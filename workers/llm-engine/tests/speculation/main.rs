@@ -1,4 +1,6 @@
 //! Speculation with the trained tiny Llama, on the CPU and on the software GPU: texts stay the same and take fewer steps.
+mod mtp;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

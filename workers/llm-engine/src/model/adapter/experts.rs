@@ -30,7 +30,7 @@ impl ExpertTargets {
     /// whole expert.
     pub(super) fn of(config: &ExpertsConfig, hidden: usize, intermediate: usize) -> Option<Self> {
         let Projections::Separate(projections) = config.names.projections else { return None };
-        let is_supported = !config.beside_dense;
+        let is_supported = !config.has_dense_branch;
         let sizes = [[hidden, intermediate], [hidden, intermediate], [intermediate, hidden]];
         let (count, block) = (config.count, config.names.experts);
         is_supported.then_some(Self { count, block, projections, sizes })

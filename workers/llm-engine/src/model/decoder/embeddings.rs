@@ -78,25 +78,13 @@ impl Decoder {
         let uncached = self.config.cached_layers().take(pairs).map(pair).collect::<Result<Vec<_>>>()?;
         let uncached = Some(uncached);
         let wanted = is_partial.then_some(wanted);
-        let (adapters, wanted_adapters) = Default::default();
         let mut shared = StepContext {
-            places: positions.clone(),
-            positions,
-            rotary: None,
-            pictures: None,
-            image_attention: None,
-            slots,
-            plan,
-            sequence_rows,
             state_slots,
             kept,
-            max_rows: max_rows(&step),
             uncached,
             no_slots: self.no_slots(rows)?,
-            layer_inputs: None,
             wanted,
-            adapters,
-            wanted_adapters,
+            ..StepContext::of_rows([positions, slots, sequence_rows], plan, max_rows(&step))
         };
         let stream = self.embedded(&tokens, &mut shared)?;
         Ok(EmbeddingWork { shared, stream, layers: 0, lengths })

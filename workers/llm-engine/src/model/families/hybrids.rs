@@ -7,8 +7,8 @@ use super::mixtures::{deepseek_experts, granite_experts, granite_shared_width};
 use super::windows::no_layers;
 use crate::model::config::{
     Activation, DecoderConfig, ExpertsConfig, Family, Fields, JAMBA_NAMES, LayerParts, Mamba1Config,
-    NEMOTRON_NAMES, NormKind, QWEN_NAMES, QueryKeyNorm, RecurrentConfig, SelectiveConfig, SelectiveNames,
-    SelectiveNorm,
+    MtpLayout, NEMOTRON_NAMES, NormKind, QWEN_NAMES, QueryKeyNorm, RecurrentConfig, SelectiveConfig,
+    SelectiveNames, SelectiveNorm,
 };
 use crate::model::roles::Role;
 use crate::model::rope::Scaling;
@@ -489,6 +489,7 @@ fn qwen(decoder: &mut DecoderConfig, fields: &Fields, is_grouped: bool) -> Resul
     );
     decoder.qk_norm = Some(QueryKeyNorm::Heads);
     decoder.gated_attention = true;
+    decoder.mtp_layout = Some(MtpLayout::Module);
     decoder.norms = [Some(Role::AttentionNorm), None, Some(Role::AttentionPostNorm), None];
     if !fields.flag("norms_include_one") {
         decoder.norm_kind = NormKind::RmsPlusOne;

@@ -6,7 +6,8 @@ use super::dense::{ernie, granite};
 use super::windows::{all_but_last_of_group, all_layers, layers_from_max_window_layers, no_layers};
 use crate::model::config::{
     Activation, DEEPSEEK_NAMES, DecoderConfig, ERNIE_NAMES, ExpertGroups, ExpertsConfig, Family, Fields,
-    GPT_OSS_NAMES, GRANITE_NAMES, LatentConfig, MIXTRAL_NAMES, NormKind, QWEN_NAMES, QueryKeyNorm, Routing,
+    GPT_OSS_NAMES, GRANITE_NAMES, LatentConfig, MIXTRAL_NAMES, MtpLayout, NormKind, QWEN_NAMES, QueryKeyNorm,
+    Routing,
 };
 use crate::model::roles::Role;
 use crate::model::rope::Scaling;
@@ -184,6 +185,7 @@ pub(super) const FAMILIES: &[Family] = &[
         experts: Some(|fields| deepseek_experts(fields, true)),
         configure: |decoder, fields| {
             decoder.norms = [Some(Role::AttentionNorm), None, Some(Role::AttentionPostNorm), None];
+            decoder.mtp_layout = Some(MtpLayout::Appended);
             decoder.output_bias = false;
             decoder.qk_norm = fields.flag("use_qk_norm").then_some(QueryKeyNorm::Heads);
             Ok(())
@@ -294,6 +296,7 @@ fn deepseek_attention(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()
         plain > 0 && (1..=head_dim).contains(&value) && rotated.is_multiple_of(2),
         "keys of {plain} and {rotated} rotated elements do not match values of {value} elements"
     );
+    decoder.mtp_layout = Some(MtpLayout::Appended);
     decoder.latent = Some(LatentConfig { query_rank, rank, plain, rotated, value });
     (decoder.head_dim, decoder.kv_heads, decoder.interleaved) = (head_dim, decoder.heads, true);
     decoder.rope.rotary_dim = rotated;

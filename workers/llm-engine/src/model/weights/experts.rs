@@ -183,8 +183,8 @@ impl Weights<'_> {
         };
         let correction = match config.routing {
             Routing::Sigmoid { .. } | Routing::CorrectedSoftmax => {
-                let name = match &self.prefix {
-                    Some(prefix) => format!("{prefix}layers.{layer}.{}", names.correction),
+                let name = match self.layer_prefix(layer) {
+                    Some(prefix) => format!("{prefix}{}", names.correction),
                     None => format!("blk.{layer}.exp_probs_b.bias"),
                 };
                 // ERNIE's files have one row.
@@ -339,8 +339,8 @@ impl Weights<'_> {
         config: &ExpertsConfig,
         hidden: usize,
     ) -> Result<Option<(Vec<Vec<Projection>>, Projection)>> {
-        let name = |part, gguf| match &self.prefix {
-            Some(prefix) => format!("{prefix}layers.{layer}.{}.{part}", config.names.experts),
+        let name = |part, gguf| match self.layer_prefix(layer) {
+            Some(prefix) => format!("{prefix}{}.{part}", config.names.experts),
             None => format!("blk.{layer}.{gguf}.weight"),
         };
         let (gate_up, inner) = (name("gate_up_proj", "ffn_gate_up_exps"), config.intermediate);
