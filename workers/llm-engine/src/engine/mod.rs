@@ -316,7 +316,7 @@ impl Engine {
             targets.context("adapters require a model that generates text, without recurrent states")?;
         let files = adapter::read(folder, targets)?;
         let (job, loaded) = AdapterJob::new(files, targets);
-        self.send(Command::LoadAdapter(job))?;
+        self.send(Command::LoadAdapter(Box::new(job)))?;
         loaded.recv().context("the engine stopped")?.with_context(|| folder.display().to_string())
     }
 

@@ -34,7 +34,7 @@ pub(super) enum Command {
     /// Sends events of cache blocks to a sink from now on.
     RecordCacheEvents(CacheEventSink),
     /// Copies an adapter to the model's device.
-    LoadAdapter(AdapterJob),
+    LoadAdapter(Box<AdapterJob>),
     /// Frees the memory of unused adapters.
     FreeAdapters,
     /// Unloads the model after the requests that were accepted before.
@@ -208,7 +208,7 @@ impl EngineLoop {
             }
             Command::LoadAdapter(job) => {
                 self.settle();
-                self.adapters.load(job);
+                self.adapters.load(*job);
             }
             Command::Unload => self.model.claim(),
             Command::GrantSlot(slot) => self.model.set_slot(slot),

@@ -295,7 +295,10 @@ impl Decoder {
             None => x,
         };
         shared.layer_inputs = match &self.layer_inputs {
-            Some(layer_inputs) => Some(layer_inputs.forward(tokens, &x, self.dtype)?),
+            Some(layer_inputs) => {
+                let tokens = shared.pictures.as_ref().map_or(tokens, |pictures| &pictures.text_tokens);
+                Some(layer_inputs.forward(tokens, &x, self.dtype)?)
+            }
             None => None,
         };
         if let Some(streams) = &self.streams {
@@ -612,10 +615,14 @@ impl Decoder {
         let parts = input_parts(step);
         let (rows, wanted_rows) = (step.tokens.len(), parts[6].len());
         let rotary = self.rotary_of_axes(step)?;
-        let is_bidirectional = self.vision.as_ref().is_ok_and(|vision| vision.processor().is_bidirectional());
-        let image_attention = match pictures.is_some() && is_bidirectional {
-            true => Some(BidirectionalImageAttention::of(step, &self.windows, self.heads(), &self.device)?),
-            false => None,
+        let processor = self.vision.as_ref().ok().map(Vision::processor).filter(|_| pictures.is_some());
+        let image_attention = match processor.filter(|processor| processor.is_bidirectional()) {
+            Some(processor) => {
+                let in_windows = processor.is_bidirectional_in_windows();
+                let (windows, heads) = (&self.windows, self.heads());
+                Some(BidirectionalImageAttention::of(step, windows, in_windows, heads, &self.device)?)
+            }
+            None => None,
         };
         let [tokens, positions, slots, cu_rows, cu_keys, table, wanted, state_slots, kept, places] =
             Self::split(inputs, parts.each_ref().map(Vec::len))?;

@@ -67,7 +67,7 @@ struct Command {
 /// Message of a thread that loads its part.
 enum Report {
     Progress(f32),
-    Loaded(usize, Result<LoadedPart>),
+    Loaded(usize, Box<Result<LoadedPart>>),
 }
 
 /// Properties of a loaded part.
@@ -130,7 +130,7 @@ impl Ranks {
         for report in reports {
             match report {
                 Report::Progress(share) => progress(share),
-                Report::Loaded(rank, part) => loaded[rank] = Some(part),
+                Report::Loaded(rank, part) => loaded[rank] = Some(*part),
             }
         }
         let mut parts = Vec::with_capacity(loaded.len());
@@ -208,7 +208,7 @@ impl Rank {
             Ok((decoder, part)) => (Ok(part), Some(decoder)),
             Err(error) => (Err(error), None),
         };
-        let _ = reports.send(Report::Loaded(rank, part));
+        let _ = reports.send(Report::Loaded(rank, Box::new(part)));
         drop(reports);
         let Some(mut decoder) = decoder else { return };
         let mut partial = None;

@@ -3,7 +3,7 @@ use std::f64::consts::TAU;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor};
-use candle_nn::fused::{CacheHeads, Rotary};
+use candle_nn::fused::{CacheHeads, HeadNorms, Rotary};
 use serde_json::Value;
 
 /// Modification of the frequencies, which are powers of theta by default.
@@ -254,15 +254,15 @@ impl RotaryTable {
     }
 }
 
-/// Splits projections (rows, 3 · heads · width) into queries, keys and values (rows, heads, width), and rotates queries and
-/// keys. `positions` and `rows` are the row in the rotary table and the number of each row, u32 (rows).
+/// Splits projections (rows, 3 · heads · width) into queries, keys and values (rows, heads, width), and normalizes, if there
+/// are norms, and rotates queries and keys. `positions` and `rows` are the row in the rotary table and the number of each row, u32 (rows).
 ///
 /// # Errors
 /// Returns an error if sizes do not match or the device fails.
 pub fn rotated_heads(
     all: &Tensor,
     heads: usize,
-    rotary: Rotary,
+    (norms, rotary): (Option<HeadNorms>, Rotary),
     positions: &Tensor,
     rows: &Tensor,
 ) -> candle_core::Result<[Tensor; 3]> {
@@ -275,7 +275,7 @@ pub fn rotated_heads(
         k: &part(1)?,
         v: &part(2)?,
         bias: None,
-        norms: None,
+        norms,
         rotary,
         positions,
         slots: rows,

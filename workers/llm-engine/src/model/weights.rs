@@ -481,6 +481,14 @@ impl<'a> Weights<'a> {
         first_prefix(self.files.names(), ending).map(str::to_owned)
     }
 
+    /// Loads the number `name`, a tensor without dimensions or with one element.
+    pub fn scalar_named(&mut self, name: &str) -> Result<f64> {
+        let shape = self.files.location(name)?.shape.clone();
+        self.check(name, if shape.is_empty() { &[] } else { &[1] })?;
+        let number = self.floats(&[Piece::vector(name.to_owned(), 0..1)], &[1], DType::F32)?;
+        Ok(number.get(0)?.to_scalar::<f32>()?.into())
+    }
+
     /// Loads the tensor `name`, as f32.
     pub fn floats_named(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
         self.check(name, shape)?;

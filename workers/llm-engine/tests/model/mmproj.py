@@ -16,6 +16,7 @@ from gguf import MODEL_ARCH, GGMLQuantizationType, GGUFWriter, VisionProjectorTy
 from safetensors.torch import load_file
 
 IMAGE = 40
+GEMMA4 = (VisionProjectorType.GEMMA4V, {})
 QWEN3 = (VisionProjectorType.QWEN3VL, {IMAGE: "<|image_pad|>"})
 # Architecture of the text model, projector, and the tokens whose numbers the checkpoints have.
 MODELS = {
@@ -29,6 +30,8 @@ MODELS = {
         VisionProjectorType.GEMMA3,
         {IMAGE: "<image_soft_token>", 44: "<start_of_image>", 45: "<end_of_image>"},
     ),
+    "gemma4-vision": (None, *GEMMA4),
+    "gemma4-vision-small": (None, *GEMMA4),
     "smolvlm": (MODEL_ARCH.LLAMA, VisionProjectorType.IDEFICS3, {IMAGE: "<image>"}),
     "pixtral": (MODEL_ARCH.LLAMA, VisionProjectorType.PIXTRAL, {IMAGE: "[IMG]"}),
     "mistral3": (MODEL_ARCH.LLAMA, VisionProjectorType.PIXTRAL, {IMAGE: "[IMG]"}),
@@ -40,6 +43,8 @@ RENAMED = [
     ("language_model.lm_head.", "lm_head."),
     ("model.text_model.", "model."),
     ("model.visual.", "visual."),
+    ("model.vision_tower.", "vision_tower."),
+    ("model.embed_vision.", "embed_vision."),
     ("vision_tower.embeddings.", "vision_tower.vision_model.embeddings."),
     ("vision_tower.encoder.", "vision_tower.vision_model.encoder."),
     ("vision_tower.post_layernorm.", "vision_tower.vision_model.post_layernorm."),
@@ -130,7 +135,8 @@ def encoder(config, projector, weights, processor):
     tensors = {}
     for name, tensor in weights.items():
         ending = "." + name.rsplit(".", 1)[-1]
-        if name.startswith(("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head.", "vision_tower.head.")):
+        text_parts = ("model.layers.", "model.embed_tokens", "model.per_layer_", "model.norm.", "lm_head.")
+        if name.startswith((*text_parts, "vision_tower.head.")):
             continue
         if name.startswith("visual.deepstack_merger_list."):
             index, part = name.split(".")[2:4]
@@ -140,6 +146,17 @@ def encoder(config, projector, weights, processor):
             tensors["v.patch_embd.weight"], tensors["v.patch_embd.weight.1"] = tensor[:, :, 0], tensor[:, :, 1]
         elif name.endswith("mm_input_projection_weight"):
             tensors["mm.input_projection.weight"] = tensor
+        elif projector == VisionProjectorType.GEMMA4V:
+            name = "model." + name.replace(".linear.weight", ".weight")
+            name = name.replace("model.vision_tower.vision_model.encoder.", "vision_model.model.")
+            if name.endswith("input_proj.weight"):
+                side = own["patch_size"]
+                tensor = tensor.reshape(-1, side, side, 3).permute(0, 3, 1, 2)
+            name += ".weight" if name.endswith("position_embedding_table") else ""
+            endings = (".weight", ".input_min", ".input_max", ".output_min", ".output_max")
+            new = names.get_name(name, endings)
+            assert new, name
+            tensors[new] = tensor.reshape(1) if tensor.dim() == 0 else tensor
         elif ".qkv." in name and projector == VisionProjectorType.QWEN25VL:
             layer = name.split(".")[2]
             for part, rows in zip("qkv", tensor.chunk(3)):
@@ -154,7 +171,7 @@ def encoder(config, projector, weights, processor):
             tensors[new] = tensor
 
     def keys(writer):
-        size, image = processor["size"], own.get("image_size")
+        size, image = processor.get("size") or {}, own.get("image_size") or 24
         writer.add_type("mmproj")
         writer.add_clip_has_vision_encoder(True)
         writer.add_clip_projector_type(projector)
@@ -166,16 +183,23 @@ def encoder(config, projector, weights, processor):
         writer.add_vision_patch_size(own["patch_size"])
         writer.add_vision_image_mean(processor["image_mean"])
         writer.add_vision_image_std(processor["image_std"])
+        if projector == VisionProjectorType.GEMMA4V:
+            side = own["pooling_kernel_size"] * own["patch_size"]
+            writer.add_vision_projector_scale_factor(own["pooling_kernel_size"])
+            writer.add_vision_max_pixels(processor["max_soft_tokens"] * side * side)
+        elif own["hidden_act"] == "silu":
+            writer.add_vision_use_silu(True)
+        else:
+            writer.add_vision_use_gelu(True)
         eps = own.get("layer_norm_eps", 1e-5 if projector == VisionProjectorType.PIXTRAL else 1e-6)
         writer.add_vision_attention_layernorm_eps(eps)
-        (writer.add_vision_use_silu if own["hidden_act"] == "silu" else writer.add_vision_use_gelu)(True)
         if projector in (VisionProjectorType.QWEN25VL, VisionProjectorType.QWEN3VL):
             image = int(own.get("num_position_embeddings", 16) ** 0.5) * own["patch_size"]
             writer.add_vision_spatial_merge_size(own["spatial_merge_size"])
             writer.add_vision_min_pixels(size["shortest_edge"])
             writer.add_vision_max_pixels(size["longest_edge"])
         else:
-            writer.add_vision_preproc_image_size(size.get("longest_edge", image))
+            writer.add_vision_preproc_image_size(size.get("longest_edge") or image)
         writer.add_vision_image_size(image)
         if projector == VisionProjectorType.QWEN25VL:
             writer.add_vision_n_wa_pattern(own["fullatt_block_indexes"][0] + 1)

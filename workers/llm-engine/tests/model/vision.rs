@@ -261,11 +261,23 @@ fn qwen3_vl_in_gguf() {
 }
 
 /// Like [`check_gguf`], for a text model that is converted here.
-fn check_converted(name: &str, arch: &str, more: &[(&str, Metadatum)]) {
+fn check_converted(
+    name: &str,
+    arch: &str,
+    more: &[(&str, Metadatum)],
+    tokens: &[(u32, &str)],
+    is_bidirectional: bool,
+) {
     let (config, weights) = checkpoint(name);
-    let text = &config["text_config"];
+    let mut text = config["text_config"].clone();
+    if let Some(width) = text["per_layer_config"]["2"].get("head_dim") {
+        text["global_head_dim"] = width.clone();
+    }
+    let text = &text;
     let mut own = HashMap::new();
-    for (name, tensor) in weights.into_iter().filter(|(name, _)| !name.contains("visual.")) {
+    for (name, tensor) in
+        weights.into_iter().filter(|(name, _)| !name.contains("visual.") && !name.contains("vision"))
+    {
         let name = name.replace("model.language_model.", "model.");
         let part = |dim: usize, index: usize, first: usize, count: usize| {
             let expert = tensor.narrow(0, index, 1).unwrap().squeeze(0).unwrap();
@@ -293,29 +305,47 @@ fn check_converted(name: &str, arch: &str, more: &[(&str, Metadatum)]) {
     let mut metadata = gguf::metadata(arch, text);
     metadata.retain(|(key, _)| !more.iter().any(|(other, _)| *key == format!("{arch}.{other}")));
     metadata.extend(more.iter().map(|(key, value)| (format!("{arch}.{key}"), value.clone())));
-    let sections = text["rope_parameters"]["mrope_section"].as_array().unwrap();
-    let sections = sections.iter().map(|size| Metadatum::U32(size.as_u64().unwrap() as u32));
-    let sections = Metadatum::Array(sections.chain([Metadatum::U32(0)]).collect());
-    metadata.push((format!("{arch}.rope.dimension_sections"), sections));
-    let token =
-        |token: u64| if token == u64::from(IMAGE) { "<|image_pad|>".into() } else { format!("t{token}") };
+    if let Some(sections) = text["rope_parameters"]["mrope_section"].as_array() {
+        let sections = sections.iter().map(|size| Metadatum::U32(size.as_u64().unwrap() as u32));
+        let sections = Metadatum::Array(sections.chain([Metadatum::U32(0)]).collect());
+        metadata.push((format!("{arch}.rope.dimension_sections"), sections));
+    }
+    let token = |id: u64| {
+        let own = tokens.iter().find(|(token, _)| u64::from(*token) == id);
+        own.map_or_else(|| format!("t{id}"), |(_, text)| (*text).to_owned())
+    };
     let tokens = (0..text["vocab_size"].as_u64().unwrap()).map(|id| Metadatum::String(token(id)));
     metadata.push(("tokenizer.ggml.tokens".into(), Metadatum::Array(tokens.collect())));
     let folder = tempfile::tempdir().unwrap();
     let path = gguf::write(folder.path(), &metadata, &tensors, GgmlDType::F32, &[]);
     let encoder = "mmproj-model-f16.gguf";
     std::fs::copy(data(name).join(encoder), folder.path().join(encoder)).unwrap();
-    check_files(name, &path, false);
+    check_files(name, &path, is_bidirectional);
 }
+
+const QWEN_TOKENS: &[(u32, &str)] = &[(IMAGE, "<|image_pad|>")];
+const GEMMA4_TOKENS: &[(u32, &str)] = &[(IMAGE, "<|image|>"), (44, "<|image>"), (45, "<image|>")];
 
 #[test]
 fn qwen3_vl_moe_in_gguf() {
-    check_converted("qwen3-vl-moe", "qwen3vlmoe", &[]);
+    check_converted("qwen3-vl-moe", "qwen3vlmoe", &[], QWEN_TOKENS, false);
+}
+
+#[test]
+fn gemma4_in_gguf() {
+    check_converted("gemma4-vision", "gemma4", &[], GEMMA4_TOKENS, true);
+    check_converted("gemma4-vision-small", "gemma4", &[], GEMMA4_TOKENS, false);
 }
 
 #[test]
 fn qwen3_5_in_gguf() {
-    check_converted("qwen3.5-vision", "qwen35", &[("full_attention_interval", Metadatum::U32(2))]);
+    check_converted(
+        "qwen3.5-vision",
+        "qwen35",
+        &[("full_attention_interval", Metadatum::U32(2))],
+        QWEN_TOKENS,
+        false,
+    );
 }
 
 #[test]
@@ -427,7 +457,7 @@ fn broken_grids_are_rejected() {
     for (name, path, value, words) in [
         ("smolvlm", "/scale_factor", json!(3), &["4 x 4 patches cannot be merged 3 x 3"][..]),
         ("smolvlm", "/vision_config/image_size", json!(3), &["positions has 0 rows"]),
-        ("smolvlm", "/vision_config/image_size", json!(u64::MAX), &["positions has", "1 to 4096"]),
+        ("smolvlm", "/vision_config/image_size", json!(u64::MAX), &["positions has", "1 to 16384"]),
         (
             "smolvlm",
             "/vision_config/image_size",
@@ -563,6 +593,18 @@ fn gemma3() {
 #[test]
 fn gemma3_in_gguf() {
     check_gguf("gemma3-vision", true);
+}
+
+/// Tokens of a picture see each other in layers with a window.
+#[test]
+fn gemma4() {
+    check_model("gemma4-vision", true);
+}
+
+/// Projections of the encoder have limits, and layers of the decoder inputs of their own.
+#[test]
+fn gemma4_with_limits_and_inputs_of_layers() {
+    check_model("gemma4-vision-small", false);
 }
 
 #[test]

@@ -100,7 +100,8 @@ impl AdapterTargets {
         let attention = [(Role::Query, own_queries), (Role::Key, own_keys), (Role::Value, own_keys)];
         let gate_up: Vec<_> = gate_up.iter().map(|role| (*role, config.intermediate)).collect();
         let of_expert = [(Role::Gate, own_expert), (Role::Up, own_expert)];
-        let (all, whole) = (|| vec![0..hidden], 0..hidden);
+        let whole = 0..hidden;
+        let all = || std::iter::once(0..hidden).collect::<Vec<_>>();
         let [of_heads, in_dense, in_expert] =
             [own_attended, config.intermediate, own_expert].map(|size| part.own(size));
         let share = TargetShare {

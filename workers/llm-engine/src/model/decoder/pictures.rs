@@ -14,6 +14,8 @@ pub(super) struct PictureFeatures {
     order: Tensor,
     /// Index of the features of each row in the concatenation of a row of zeros and the features, u32 (rows).
     deepstack_order: Tensor,
+    /// Tokens of the rows, u32 (rows), of which those of features are replaced by the padding.
+    pub(super) text_tokens: Tensor,
 }
 
 /// Uploads a vector.
@@ -27,11 +29,13 @@ impl PictureFeatures {
     pub(super) fn of(step: &Step, vision: &mut Vision, device: &Device) -> Result<Self> {
         let rows = step.tokens.len();
         let (mut order, mut deepstack_order) = ((0..rows as u32).collect::<Vec<_>>(), vec![0u32; rows]);
+        let mut tokens = step.tokens.clone();
         let (mut parts, mut count) = (Vec::with_capacity(step.pictures.len()), 0u32);
         for part in &step.pictures {
             parts.push(vision.features(&part.picture)?.narrow(1, part.first, part.rows.len())?);
             for row in part.rows.clone() {
                 (order[row], deepstack_order[row]) = (rows as u32 + count, 1 + count);
+                tokens[row] = vision.padding();
                 count += 1;
             }
         }
@@ -40,6 +44,7 @@ impl PictureFeatures {
             features,
             order: uploaded(order, device)?,
             deepstack_order: uploaded(deepstack_order, device)?,
+            text_tokens: uploaded(tokens, device)?,
         })
     }
 
@@ -64,6 +69,8 @@ impl PictureFeatures {
 pub(super) struct BidirectionalImageAttention {
     /// Rows of the features, u32.
     rows: Tensor,
+    /// If true, the features see each other only in layers with a window.
+    in_windows: bool,
     plan: AttentionPlan,
     /// Index of the result of each row in the concatenation of the results of all rows and those of the features, u32 (rows).
     order: Tensor,
@@ -71,7 +78,13 @@ pub(super) struct BidirectionalImageAttention {
 
 impl BidirectionalImageAttention {
     /// Plans the attention of the features of a step, which never splits a run of features.
-    pub(super) fn of(step: &Step, windows: &[Option<usize>], heads: Heads, device: &Device) -> Result<Self> {
+    pub(super) fn of(
+        step: &Step,
+        windows: &[Option<usize>],
+        in_windows: bool,
+        heads: Heads,
+        device: &Device,
+    ) -> Result<Self> {
         let mut order: Vec<u32> = (0..step.tokens.len() as u32).collect();
         let (mut features, mut rows) = (Step::default(), Vec::new());
         for part in &step.pictures {
@@ -92,7 +105,7 @@ impl BidirectionalImageAttention {
         let [cu_rows, cu_keys, table] = StepIndices::of(&features).parts();
         let indices = [uploaded(cu_rows, device)?, uploaded(cu_keys, device)?, uploaded(table, device)?];
         let plan = AttentionPlan::bidirectional_image(&features, indices, windows, heads)?;
-        Ok(Self { rows: uploaded(rows, device)?, plan, order: uploaded(order, device)? })
+        Ok(Self { rows: uploaded(rows, device)?, in_windows, plan, order: uploaded(order, device)? })
     }
 
     /// Replaces the results `out` of causal attention in the rows of features.
@@ -103,6 +116,9 @@ impl BidirectionalImageAttention {
         queries: &Tensor,
         keys_values: &KeysValues,
     ) -> Result<Tensor> {
+        if self.in_windows && scores.window.is_none() {
+            return Ok(out);
+        }
         let queries = queries.index_select(&self.rows, 0)?;
         let image_attention = self.plan.attend(scores, &queries, keys_values, None, true)?;
         Tensor::cat(&[out, image_attention], 0)?.index_select(&self.order, 0)

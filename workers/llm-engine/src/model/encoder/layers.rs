@@ -152,7 +152,7 @@ impl EncoderLayer {
             several => Tensor::cat(several, 1)?,
         };
         if let Some(table) = step.tables.get(self.table) {
-            return rotated_heads(&all, heads, table.rotary(), step.positions, step.rows);
+            return rotated_heads(&all, heads, (None, table.rotary()), step.positions, step.rows);
         }
         let all = all.reshape((rows, 3 * heads, ()))?;
         Ok([all.narrow(1, 0, heads)?, all.narrow(1, heads, heads)?, all.narrow(1, 2 * heads, heads)?])

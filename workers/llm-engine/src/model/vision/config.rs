@@ -17,7 +17,7 @@ const MAX_LAYERS: usize = 512;
 const MAX_WIDTH: usize = 1 << 20;
 
 /// Maximum number of rows, and of columns, of a table of positions.
-const MAX_TABLE_SIDE: usize = 1 << 12;
+const MAX_TABLE_SIDE: usize = 1 << 14;
 
 /// Sizes and options of a vision encoder.
 #[derive(Clone, Debug)]
@@ -56,10 +56,18 @@ pub struct VisionConfig {
     pub(super) text_hidden: usize,
     /// Epsilon of the decoder's norms.
     pub(super) text_norm_eps: f64,
+    /// If true, the tokens of a picture see each other in the decoder, also those after them.
+    is_bidirectional: bool,
+    /// If true, inputs and outputs of the projections of layers are limited.
+    pub(super) has_limits: bool,
+    /// If true, the means of patches are standardized before they are projected.
+    pub(super) standardizes: bool,
     /// If true, the layers of the projector have biases.
     pub(super) projector_bias: bool,
     /// Token that stands for a feature in prompts.
     pub(super) token: u32,
+    /// Padding of the text model.
+    pub(super) padding: u32,
 }
 
 impl VisionConfig {
@@ -115,13 +123,15 @@ impl VisionConfig {
         ensure!(patch <= 256, "\"patch_size\" is {patch}, but must be at most 256");
         let outer = Fields::new(config, "{}")?;
         let image = fields.size("image_size")?.unwrap_or(0);
-        let side = match fields.size("num_position_embeddings")? {
-            Some(positions) => positions.isqrt(),
-            None => image / patch,
+        let side = match (fields.size("position_embedding_size")?, fields.size("num_position_embeddings")?) {
+            (Some(side), _) => side,
+            (None, Some(positions)) => positions.isqrt(),
+            (None, None) => image / patch,
         };
         let merge = match family.merge {
             families::MergeFrom::Encoder => fields.required("spatial_merge_size")?,
             families::MergeFrom::Model(field, default) => outer.size(field)?.unwrap_or(default),
+            families::MergeFrom::Pooling => fields.required("pooling_kernel_size")?,
             families::MergeFrom::TokensPerImage => {
                 let tokens = outer.size("mm_tokens_per_image")?.unwrap_or(256).isqrt();
                 ensure!(
@@ -176,7 +186,17 @@ impl VisionConfig {
             deepstack_layers.is_sorted_by(|one, next| one < next),
             "\"deepstack_visual_indexes\" must be in ascending order"
         );
-        let activation = match fields.value("hidden_act").unwrap_or(&Value::Null) {
+        for (field, expected) in [("num_key_value_heads", heads), ("head_dim", hidden / heads)] {
+            let own = fields.size(field)?.filter(|_| family.names.further_norms.is_some());
+            ensure!(
+                own.is_none_or(|own| own == expected),
+                "{field:?} is {}, but only {expected} is supported, which follows from the {heads} heads of states of {hidden} \
+                 elements",
+                own.unwrap_or(0)
+            );
+        }
+        let activation = fields.value("hidden_act").or(fields.value("hidden_activation"));
+        let activation = match activation.unwrap_or(&Value::Null) {
             Value::String(name) if name == "silu" => Activation::Silu,
             Value::String(name) if name == "gelu_pytorch_tanh" => Activation::GeluTanh,
             Value::String(name) if name == "gelu" => Activation::Gelu,
@@ -215,11 +235,23 @@ impl VisionConfig {
             window,
             full_layers: list("fullatt_block_indexes")?,
             deepstack_layers,
-            norm_eps: fields.number("layer_norm_eps")?.unwrap_or(family.norm_eps),
+            norm_eps: match fields.number("layer_norm_eps")? {
+                Some(eps) => eps,
+                None => fields.number("rms_norm_eps")?.unwrap_or(family.norm_eps),
+            },
+            is_bidirectional: family.is_bidirectional
+                && (family.projector != families::ProjectorKind::Gemma4
+                    || config["text_config"]["use_bidirectional_attention"] == "vision"),
+            has_limits: fields.flag("use_clipped_linears"),
+            standardizes: fields.flag("standardize"),
             text_hidden,
             text_norm_eps,
             projector_bias: config["multimodal_projector_bias"] != false,
             token: token.context("\"image_token_id\" is missing")?,
+            padding: config["text_config"]["pad_token_id"]
+                .as_u64()
+                .and_then(|token| u32::try_from(token).ok())
+                .unwrap_or(0),
         })
     }
 
@@ -230,7 +262,7 @@ impl VisionConfig {
 
     /// Returns true if the tokens of a picture see each other in the decoder, also those after them.
     pub fn is_bidirectional(&self) -> bool {
-        self.family.is_bidirectional
+        self.is_bidirectional
     }
 
     /// Returns the number of layers of the decoder to whose outputs features are added.

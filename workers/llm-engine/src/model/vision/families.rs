@@ -67,6 +67,8 @@ pub(super) struct EncoderNames {
     pub(super) output: &'static str,
     /// Projections of the feed-forward layer: gate and up, or up alone, and down.
     pub(super) mlp: &'static [&'static str],
+    /// Norms of the heads of queries and of keys, after attention and after the feed-forward layer, if there are any.
+    pub(super) further_norms: Option<[&'static str; 4]>,
 }
 
 /// Embedding of the positions of patches.
@@ -81,6 +83,9 @@ pub(super) enum Positions {
     InterpolatedAndRotary,
     /// A table with a row for each patch of a picture of fixed size.
     Table,
+    /// A table with a row for each column and another for each row, and rotary embeddings, which rotate each half of a head alone:
+    /// the first by the column, the other by the row.
+    TablesAndRotaryHalves,
 }
 
 /// Field with the number of patches in a row that become one token.
@@ -90,6 +95,8 @@ pub(super) enum MergeFrom {
     Encoder,
     /// Field of the model's configuration, and its default.
     Model(&'static str, usize),
+    /// Field `pooling_kernel_size` of the encoder's configuration.
+    Pooling,
     /// It follows from `mm_tokens_per_image` of the model's configuration.
     TokensPerImage,
 }
@@ -103,6 +110,8 @@ pub(super) enum ProjectorKind {
     Qwen3,
     /// Gemma 3: the mean of patches, a norm and a matrix.
     Gemma3,
+    /// Gemma 4: the mean of patches, which may be standardized, a norm without weights and a matrix.
+    Gemma4,
     /// SmolVLM: one layer.
     Idefics3,
     /// Pixtral: two layers.
@@ -144,6 +153,7 @@ const SIGLIP: EncoderNames = EncoderNames {
     query_key_value: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     output: "self_attn.out_proj",
     mlp: &["mlp.fc1", "mlp.fc2"],
+    further_norms: None,
 };
 
 const PIXTRAL: EncoderNames = EncoderNames {
@@ -157,6 +167,7 @@ const PIXTRAL: EncoderNames = EncoderNames {
     query_key_value: &["attention.q_proj", "attention.k_proj", "attention.v_proj"],
     output: "attention.o_proj",
     mlp: &["feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj"],
+    further_norms: None,
 };
 
 const PIXTRAL_DEFAULTS: &str = r#"{"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
@@ -181,6 +192,7 @@ const QWEN2_5_VL: VisionFamily = VisionFamily {
         query_key_value: &["attn.qkv"],
         output: "attn.proj",
         mlp: &["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
+        further_norms: None,
     },
     is_rms: true,
     has_bias: true,
@@ -215,6 +227,7 @@ const QWEN3_VL: VisionFamily = VisionFamily {
         query_key_value: &["attn.qkv"],
         output: "attn.proj",
         mlp: &["mlp.linear_fc1", "mlp.linear_fc2"],
+        further_norms: None,
     },
     is_rms: false,
     has_bias: true,
@@ -260,6 +273,43 @@ const GEMMA3: VisionFamily = VisionFamily {
         norm: Some("multi_modal_projector.mm_soft_emb_norm"),
         ..ProjectorNames::layers(&["multi_modal_projector.mm_input_projection_weight"])
     },
+    is_mmproj: false,
+};
+
+const GEMMA4: VisionFamily = VisionFamily {
+    model_types: &["gemma4"],
+    encoder_type: Some("gemma4_vision"),
+    defaults: r#"{"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16, "num_attention_heads": 12,
+        "patch_size": 16, "hidden_activation": "gelu_pytorch_tanh", "pooling_kernel_size": 3, "rope_theta": 100.0,
+        "position_embedding_size": 10240}"#,
+    names: EncoderNames {
+        patch: "patch_embedder.input_proj",
+        patch_bias: false,
+        table: Some("patch_embedder.position_embedding_table"),
+        first_norm: None,
+        last_norm: None,
+        layers: "encoder.layers",
+        norms: ["input_layernorm", "pre_feedforward_layernorm"],
+        query_key_value: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+        output: "self_attn.o_proj",
+        mlp: &["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
+        further_norms: Some([
+            "self_attn.q_norm",
+            "self_attn.k_norm",
+            "post_attention_layernorm",
+            "post_feedforward_layernorm",
+        ]),
+    },
+    is_rms: true,
+    has_bias: false,
+    has_frames: false,
+    has_windows: false,
+    norm_eps: 1e-6,
+    positions: Positions::TablesAndRotaryHalves,
+    merge: MergeFrom::Pooling,
+    is_bidirectional: true,
+    projector: ProjectorKind::Gemma4,
+    projector_names: ProjectorNames::layers(&["embed_vision.embedding_projection"]),
     is_mmproj: false,
 };
 
@@ -313,7 +363,8 @@ const MISTRAL3: VisionFamily = VisionFamily {
 };
 
 /// Supported kinds.
-const FAMILIES: &[VisionFamily] = &[QWEN2_5_VL, QWEN3_VL, QWEN3_5, GEMMA3, SMOLVLM, PIXTRAL_12B, MISTRAL3];
+const FAMILIES: &[VisionFamily] =
+    &[QWEN2_5_VL, QWEN3_VL, QWEN3_5, GEMMA3, GEMMA4, SMOLVLM, PIXTRAL_12B, MISTRAL3];
 
 /// Kind of an encoder and its projector in an mmproj file of llama.cpp.
 pub(super) struct MmprojKind {
@@ -342,6 +393,7 @@ const GGUF_NAMES: EncoderNames = EncoderNames {
     query_key_value: &["attn_q", "attn_k", "attn_v"],
     output: "attn_out",
     mlp: &["ffn_up", "ffn_down"],
+    further_norms: None,
 };
 
 const GGUF_GATED: &[&str] = &["ffn_gate", "ffn_up", "ffn_down"];
@@ -429,6 +481,29 @@ pub(super) const MMPROJ: &[MmprojKind] = &[
             ("image_token_id", "<image_soft_token>"),
             ("boi_token_index", "<start_of_image>"),
             ("eoi_token_index", "<end_of_image>"),
+        ],
+    },
+    MmprojKind {
+        projector: "gemma4v",
+        architectures: &["gemma4"],
+        family: VisionFamily {
+            names: EncoderNames {
+                patch_bias: false,
+                last_norm: None,
+                mlp: GGUF_GATED,
+                further_norms: Some(["attn_q_norm", "attn_k_norm", "attn_post_norm", "ffn_post_norm"]),
+                ..GGUF_NAMES
+            },
+            projector_names: ProjectorNames::layers(&["mm.input_projection"]),
+            is_mmproj: true,
+            ..GEMMA4
+        },
+        gelu: "gelu_pytorch_tanh",
+        processor: r#"{"resample": 3}"#,
+        tokens: &[
+            ("image_token_id", "<|image|>"),
+            ("boi_token_id", "<|image>"),
+            ("eoi_token_id", "<image|>"),
         ],
     },
     MmprojKind {

@@ -1,5 +1,5 @@
 //! Layers of vision encoders: attention without a mask and a feed-forward layer, with norms before each.
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail as fail};
 use candle_core::{D, DType, Device, Tensor, bail};
 use candle_flash_attn::flash_attn_varlen_alibi_windowed_softcap;
 use candle_nn::fused::Rotary;
@@ -11,7 +11,7 @@ use super::processor::ProcessedPicture;
 use crate::model::attention::Heads;
 use crate::model::config::Activation as GateActivation;
 use crate::model::encoder::config::Activation;
-use crate::model::layers::{FusedWith, Linear, Norm};
+use crate::model::layers::{FusedWith, Linear, Norm, QueryKeyNorms};
 use crate::model::rope::rotated_heads;
 use crate::model::weights::Weights;
 
@@ -39,11 +39,38 @@ pub(super) struct EncoderStates {
 
 struct EncoderLayer {
     norms: [Norm; 2],
-    query_key_value: Linear,
-    output: Linear,
-    /// Gate and up, or up alone.
-    up: Linear,
-    down: Linear,
+    /// One product for queries, keys and values, or three.
+    query_key_value: Vec<Projection>,
+    output: Projection,
+    /// Gate and up in one product or two, or up alone.
+    up: Vec<Projection>,
+    down: Projection,
+    further_norms: Option<FurtherNorms>,
+}
+
+/// Norms that only some encoders have.
+struct FurtherNorms {
+    heads: QueryKeyNorms,
+    /// Norm of each head of values, without weights.
+    values: Norm,
+    after_attention: Norm,
+    after_mlp: Norm,
+}
+
+/// A linear layer whose inputs and outputs may be limited.
+struct Projection {
+    linear: Linear,
+    /// Least and greatest input, least and greatest output.
+    limits: Option<[f64; 4]>,
+}
+
+impl Projection {
+    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let Some([least, most, least_output, most_output]) = self.limits else {
+            return self.linear.forward(x);
+        };
+        self.linear.forward(&x.clamp(least, most)?)?.clamp(least_output, most_output)
+    }
 }
 
 /// Sequences of patches that see each other.
@@ -87,14 +114,20 @@ impl EncoderLayers {
                 weights.floats_named(&name, &shape)?.reshape((hidden, 3, config.frames, area))?.sum(2)?
             }
             (has_frames, _) => {
+                let plain = [hidden, 3 * area];
+                let is_plain = family.positions == Positions::TablesAndRotaryHalves && !family.is_mmproj;
                 let shape = [hidden, 3, config.patch, config.patch];
-                let first = weights.floats_named(&name, &shape)?;
-                if has_frames {
-                    (first + weights.floats_named(&format!("{name}.1"), &shape)?)?
-                } else {
-                    first
-                }
+                let shape = if is_plain { &plain[..] } else { &shape };
+                let first = weights.floats_named(&name, shape)?;
+                if has_frames { (first + weights.floats_named(&format!("{name}.1"), shape)?)? } else { first }
             }
+        };
+        // Gemma 4's files have the channels of each pixel together.
+        let patch = match config.family.positions {
+            Positions::TablesAndRotaryHalves if !family.is_mmproj => {
+                patch.reshape((hidden, area, 3))?.transpose(1, 2)?
+            }
+            _ => patch,
         };
         let patch = patch.reshape((hidden, 3 * area))?;
         let bias = match names.patch_bias {
@@ -107,8 +140,15 @@ impl EncoderLayers {
         let table = match names.table {
             Some(table) => {
                 let side = config.table_side;
-                let table =
-                    weights.floats_named(&format!("{prefix}{table}.weight"), &[side * side, hidden])?;
+                let table = match config.family.positions {
+                    Positions::TablesAndRotaryHalves => {
+                        let ending = if family.is_mmproj { ".weight" } else { "" };
+                        let name = format!("{prefix}{table}{ending}");
+                        let both = weights.floats_named(&name, &[2, side, hidden])?;
+                        both.reshape((2 * side, hidden))?
+                    }
+                    _ => weights.floats_named(&format!("{prefix}{table}.weight"), &[side * side, hidden])?,
+                };
                 Some(table.to_dtype(dtype)?)
             }
             None => None,
@@ -150,6 +190,10 @@ impl EncoderLayers {
         let rotary = match config.family.positions {
             Positions::Rotary { column_shift } => Some(self.rotary(&cells, column_shift, device)?),
             Positions::InterpolatedAndRotary => Some(self.rotary(&cells, 0, device)?),
+            Positions::TablesAndRotaryHalves => {
+                let swapped: Vec<_> = cells.iter().map(|[row, column]| [*column, *row]).collect();
+                Some(self.rotary(&swapped, 0, device)?)
+            }
             Positions::Table => None,
         };
         let area = |grid: &[usize; 2]| grid[0] * grid[1];
@@ -206,6 +250,15 @@ impl EncoderLayers {
             }
             let rows = cells.iter().map(|[row, column]| (row * side + column) as u32);
             return x + table.index_select(&Tensor::from_iter(rows, &device)?, 0)?;
+        }
+        if self.config.family.positions == Positions::TablesAndRotaryHalves {
+            if picture.grids.iter().flatten().any(|patches| *patches > side) {
+                bail!("a picture of {:?} patches for tables of {side} columns and rows", picture.grids)
+            }
+            let columns = cells.iter().map(|[_, column]| *column as u32);
+            let columns = table.index_select(&Tensor::from_iter(columns, &device)?, 0)?;
+            let rows = cells.iter().map(|[row, _]| (side + row) as u32);
+            return x + (columns + table.index_select(&Tensor::from_iter(rows, &device)?, 0)?)?;
         }
         let sizes = picture.grids.iter().flat_map(|grid| std::iter::repeat_n(*grid, grid[0] * grid[1]));
         let taps: Vec<_> = cells
@@ -270,17 +323,87 @@ impl EncoderLayer {
     fn load(config: &VisionConfig, weights: &mut Weights, prefix: &str, dtype: DType) -> Result<Self> {
         let VisionConfig { family, hidden, intermediate, .. } = *config;
         let names = &family.names;
+        if let Some(further_norms) = names.further_norms {
+            return Self::load_separately(config, weights, prefix, further_norms, dtype);
+        }
         let full = |names: &[&str]| names.iter().map(|name| format!("{prefix}{name}")).collect::<Vec<_>>();
-        let mut linear =
-            |names: &[&str], rows, width| weights.linear_named(&full(names), rows, width, family.has_bias);
+        let mut linear = |names: &[&str], rows, width| -> Result<Projection> {
+            let linear = weights.linear_named(&full(names), rows, width, family.has_bias)?;
+            Ok(Projection { linear, limits: None })
+        };
         let fused = names.query_key_value.len();
-        let query_key_value = linear(names.query_key_value, 3 * hidden / fused, hidden)?;
+        let query_key_value = vec![linear(names.query_key_value, 3 * hidden / fused, hidden)?];
         let output = linear(&[names.output], hidden, hidden)?;
         let (down, up) =
             names.mlp.split_last().context("internal error: a feed-forward layer without names")?;
-        let (up, down) = (linear(up, intermediate, hidden)?, linear(&[down], hidden, intermediate)?);
+        let (up, down) = (vec![linear(up, intermediate, hidden)?], linear(&[down], hidden, intermediate)?);
         let mut norm = |name: &str| load_norm(weights, &format!("{prefix}{name}"), hidden, config, dtype);
-        Ok(Self { norms: [norm(names.norms[0])?, norm(names.norms[1])?], query_key_value, output, up, down })
+        let norms = [norm(names.norms[0])?, norm(names.norms[1])?];
+        Ok(Self { norms, query_key_value, output, up, down, further_norms: None })
+    }
+
+    /// Loads a layer of Gemma 4, whose projections may have limits of their own. The elements of queries and keys are ordered so
+    /// that pairs of elements of both halves of a head rotate together.
+    fn load_separately(
+        config: &VisionConfig,
+        weights: &mut Weights,
+        prefix: &str,
+        further_norms: [&str; 4],
+        dtype: DType,
+    ) -> Result<Self> {
+        let VisionConfig { family, hidden, intermediate, heads, .. } = *config;
+        let (names, width) = (&family.names, hidden / heads);
+        let quarter = (width / 4) as u32;
+        let order: Vec<u32> =
+            [0, 2, 1, 3].iter().flat_map(|part| part * quarter..(part + 1) * quarter).collect();
+        let order = weights.upload(order)?;
+        let mut projection = |name: &str, rows, columns, is_ordered: bool| -> Result<Projection> {
+            let name = format!("{prefix}{name}");
+            let ending = if family.is_mmproj { "weight" } else { "linear.weight" };
+            let matrix = weights.floats_named(&format!("{name}.{ending}"), &[rows, columns])?;
+            let matrix = match is_ordered {
+                true => matrix.reshape((heads, width, columns))?.index_select(&order, 1)?,
+                false => matrix,
+            };
+            let matrix = matrix.reshape((rows, columns))?.to_dtype(dtype)?;
+            let limits = match config.has_limits {
+                true => {
+                    let mut limit = |part: &str| weights.scalar_named(&format!("{name}.{part}"));
+                    let input = [limit("input_min")?, limit("input_max")?];
+                    Some([input[0], input[1], limit("output_min")?, limit("output_max")?])
+                }
+                false => None,
+            };
+            Ok(Projection { linear: Linear::float(matrix, None, dtype), limits })
+        };
+        let [query, key, value] = names.query_key_value else {
+            fail!("internal error: expected names of queries, keys and values")
+        };
+        let [gate, up, down] = names.mlp else {
+            fail!("internal error: expected names of three projections")
+        };
+        let query_key_value = vec![
+            projection(query, hidden, hidden, true)?,
+            projection(key, hidden, hidden, true)?,
+            projection(value, hidden, hidden, false)?,
+        ];
+        let output = projection(names.output, hidden, hidden, false)?;
+        let up = vec![
+            projection(gate, intermediate, hidden, false)?,
+            projection(up, intermediate, hidden, false)?,
+        ];
+        let down = projection(down, hidden, intermediate, false)?;
+        let mut of_heads = |name: &str| -> Result<Norm> {
+            let weight = weights.vector_named(&format!("{prefix}{name}.weight"), width)?;
+            Ok(Norm::rms(weight.index_select(&order, 0)?, false, config.norm_eps, dtype)?)
+        };
+        let heads = QueryKeyNorms { query: of_heads(further_norms[0])?, key: of_heads(further_norms[1])? };
+        let values = weights.unweighted_norm(width, config.norm_eps)?;
+        let mut norm = |name: &str| load_norm(weights, &format!("{prefix}{name}"), hidden, config, dtype);
+        let norms = [norm(names.norms[0])?, norm(names.norms[1])?];
+        let (after_attention, after_mlp) = (norm(further_norms[2])?, norm(further_norms[3])?);
+        let further_norms = Some(FurtherNorms { heads, values, after_attention, after_mlp });
+        Ok(Self { norms, query_key_value, output, up, down, further_norms })
     }
 
     fn forward(
@@ -291,12 +414,24 @@ impl EncoderLayer {
         rotary: Option<&PatchRotary>,
     ) -> candle_core::Result<Tensor> {
         let (rows, heads) = (x.dim(0)?, config.heads);
-        let onto = |residual| FusedWith { residual: Some(residual), ..FusedWith::default() };
-        let all = self.query_key_value.forward(&self.norms[0].forward(x)?)?;
+        let further = self.further_norms.as_ref();
+        let normed = self.norms[0].forward(x)?;
+        let mut parts = Vec::with_capacity(self.query_key_value.len());
+        for (index, projection) in self.query_key_value.iter().enumerate() {
+            let part = projection.forward(&normed)?;
+            parts.push(match further.filter(|_| index == 2) {
+                Some(norms) => {
+                    norms.values.forward(&part.reshape((rows * heads, ()))?)?.reshape((rows, ()))?
+                }
+                None => part,
+            });
+        }
+        let all = if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(&parts, 1)? };
+        let norms = further.map(|norms| norms.heads.head_norms());
         let [q, k, v] = match rotary {
             Some(PatchRotary { tables: [cos, sin], rows }) => {
                 let rotary = Rotary { cos, sin, interleaved: config.family.is_interleaved() };
-                rotated_heads(&all, heads, rotary, rows, rows)?
+                rotated_heads(&all, heads, (norms, rotary), rows, rows)?
             }
             None => {
                 let part = |index| all.narrow(1, index * config.hidden, config.hidden);
@@ -304,32 +439,58 @@ impl EncoderLayer {
                 [by_heads(0)?, by_heads(1)?, by_heads(2)?]
             }
         };
-        let attended = attend(&q, &k, &v, segments)?;
-        let x = self.output.forward_fused(&attended, onto(x))?;
+        let scale = if further.is_some() { 1.0 } else { (q.dim(2)? as f64).powf(-0.5) as f32 };
+        let attended = attend(&q, &k, &v, scale, segments)?;
+        let x = add(&self.output, &attended, x, further.map(|norms| &norms.after_attention))?;
         let normed = self.norms[1].forward(&x)?;
-        let inner = match config.family.names.mlp {
-            [_, _, _] => self.gated(&normed, config.activation)?,
-            _ => config.activation.forward(&self.up.forward(&normed)?)?,
+        let inner = match (&self.up[..], config.family.names.mlp) {
+            ([gate, up], _) => {
+                (config.activation.forward(&gate.forward(&normed)?)? * up.forward(&normed)?)?
+            }
+            ([up], [_, _, _]) => gated(&up.linear, &normed, config.activation)?,
+            ([up, ..], _) => config.activation.forward(&up.forward(&normed)?)?,
+            ([], _) => bail!("internal error: a feed-forward layer without projections"),
         };
-        self.down.forward_fused(&inner, onto(&x))
-    }
-
-    /// Returns activation(gate) · up.
-    fn gated(&self, x: &Tensor, activation: Activation) -> candle_core::Result<Tensor> {
-        if activation == Activation::Silu {
-            let with = FusedWith { gate: Some(GateActivation::Silu), ..FusedWith::default() };
-            return self.up.forward_fused(x, with);
-        }
-        let both = self.up.forward(x)?.chunk(2, D::Minus1)?;
-        let [gate, up] = &both[..] else { bail!("internal error: expected a gate and another projection") };
-        activation.forward(&gate.contiguous()?)? * up
+        add(&self.down, &inner, &x, further.map(|norms| &norms.after_mlp))
     }
 }
 
+/// Adds the output of a projection, normalized if there is a norm, to the residual.
+fn add(
+    projection: &Projection,
+    x: &Tensor,
+    residual: &Tensor,
+    norm: Option<&Norm>,
+) -> candle_core::Result<Tensor> {
+    match norm {
+        Some(norm) => residual + norm.forward(&projection.forward(x)?)?,
+        None => {
+            let with = FusedWith { residual: Some(residual), ..FusedWith::default() };
+            projection.linear.forward_fused(x, with)
+        }
+    }
+}
+
+/// Returns activation(gate) · up of one product of both.
+fn gated(up: &Linear, x: &Tensor, activation: Activation) -> candle_core::Result<Tensor> {
+    if activation == Activation::Silu {
+        let with = FusedWith { gate: Some(GateActivation::Silu), ..FusedWith::default() };
+        return up.forward_fused(x, with);
+    }
+    let both = up.forward(x)?.chunk(2, D::Minus1)?;
+    let [gate, up] = &both[..] else { bail!("internal error: expected a gate and another projection") };
+    activation.forward(&gate.contiguous()?)? * up
+}
+
 /// Computes attention of the patches (rows, heads, width) of each segment over each other. Returns (rows, heads · width).
-fn attend(q: &Tensor, k: &Tensor, v: &Tensor, segments: &Segments) -> candle_core::Result<Tensor> {
+fn attend(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    scale: f32,
+    segments: &Segments,
+) -> candle_core::Result<Tensor> {
     let (rows, heads, width) = q.dims3()?;
-    let scale = (width as f64).powf(-0.5) as f32;
     let flash = Heads { dtype: q.dtype(), width }.support_flash_attention(q.device());
     if flash {
         let (sums, longest) = (&segments.sums, segments.lengths.iter().copied().max().unwrap_or(0));

@@ -97,7 +97,11 @@ impl Mmproj {
         max_tokens: usize,
     ) -> Result<Self> {
         let content = content(&files)?;
-        let config = config(kind, content, tokens)?;
+        let mut config = config(kind, content, tokens)?;
+        if decoder.layer_inputs.is_none() {
+            // Files do not contain this; it is so in published models of Gemma 4 whose layers have no inputs of their own.
+            config["text_config"] = json!({"use_bidirectional_attention": "vision"});
+        }
         let vision = VisionConfig::of_family(&kind.family, &config, decoder.hidden, decoder.norm_eps)?;
         let processor = processor(kind, content, &config)?;
         let processor = ImageProcessor::from_json(&processor, &config, &vision, max_tokens)?;
@@ -194,6 +198,8 @@ fn config(kind: &MmprojKind, content: &Content, tokens: Tokens) -> Result<Value>
     let activation = match (flag("clip.use_gelu"), flag("clip.use_silu")) {
         (true, false) => kind.gelu,
         (false, true) => "silu",
+        // Converters do not write the activation of Gemma 4.
+        (false, false) if kind.family.names.further_norms.is_some() => kind.gelu,
         _ => bail!(
             "either \"clip.use_gelu\" or \"clip.use_silu\" must be true; other activations are not supported"
         ),
@@ -212,6 +218,16 @@ fn config(kind: &MmprojKind, content: &Content, tokens: Tokens) -> Result<Value>
     };
     let layers: Vec<_> = (0..flags.len()).filter(|layer| flags[*layer]).collect();
     vision.insert("deepstack_visual_indexes".into(), json!(layers));
+    let has = |name: &str| json!(content.tensor_infos.contains_key(name));
+    vision.insert("standardize".into(), has("v.std_bias"));
+    vision.insert("use_clipped_linears".into(), has("v.blk.0.attn_q.input_min"));
+    let table = content.tensor_infos.get("v.position_embd.weight").map(|table| table.shape.dims());
+    if let Some(&[2, side, _]) = table {
+        vision.insert("position_embedding_size".into(), json!(side));
+    }
+    if let Some(merge) = number("projector.scale_factor") {
+        vision.insert("pooling_kernel_size".into(), json!(merge));
+    }
     let merge = number("spatial_merge_size").or(number("projector.scale_factor"));
     let side = number("image_size").unwrap_or(0) / number("patch_size").filter(|side| *side > 0).unwrap_or(1);
     let tokens_in_row = side / merge.unwrap_or(GEMMA_MERGE).max(1);

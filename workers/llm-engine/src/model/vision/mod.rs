@@ -78,6 +78,11 @@ impl Vision {
         &self.processor
     }
 
+    /// Returns the token whose row of tables of further inputs the features have.
+    pub fn padding(&self) -> u32 {
+        self.config.padding
+    }
+
     /// Returns the features of a picture, (1 + number of deepstack layers, tokens, width of the decoder): those that replace
     /// embeddings, then those that are added after the first layers.
     ///

@@ -19,6 +19,9 @@ pub const DEFAULT_IMAGE_TOKENS: usize = 4096;
 /// Maximum ratio of the sides of a picture.
 const MAX_ASPECT: usize = 200;
 
+/// Default of the maximum number of tokens of a picture of Gemma 4.
+const GEMMA_TOKENS: usize = 280;
+
 /// Maximum width and height of a scaled picture in pixels.
 const MAX_SIDE: usize = 8192;
 
@@ -33,6 +36,8 @@ enum Sizing {
     Smart { min: usize, max: usize },
     /// A height and a width.
     Exact([usize; 2]),
+    /// The largest size of its shape with at most this number of tokens.
+    Tokens(usize),
     /// The picture's own size, with a limit of the longer side.
     Within { longest: usize },
     /// Squares of this side and the whole picture if `splits`, otherwise only the whole picture.
@@ -188,7 +193,12 @@ impl ImageProcessor {
         vision: &VisionConfig,
         max_tokens: usize,
     ) -> Result<Self> {
+        let (patch, merge, kind) = (vision.patch, vision.merge, vision.family.projector);
         for field in ["do_resize", "do_rescale", "do_normalize"] {
+            // The encoder of Gemma 4 normalizes pictures.
+            if field == "do_normalize" && kind == ProjectorKind::Gemma4 {
+                continue;
+            }
             ensure!(json[field] != false, "{field:?} is false, which is not supported");
         }
         ensure!(
@@ -209,7 +219,6 @@ impl ImageProcessor {
             Some(3) | None => Filter::Bicubic,
             Some(other) => bail!("\"resample\" is {other}; use 1 (Lanczos), 2 (bilinear) or 3 (bicubic)"),
         };
-        let (patch, merge, kind) = (vision.patch, vision.merge, vision.family.projector);
         let unit = patch * merge;
         // Pixels that do not fill a patch are not read.
         let is_size_of_encoder = |side: usize| side <= MAX_SIDE && side / patch == vision.table_side;
@@ -239,6 +248,17 @@ impl ImageProcessor {
                 );
                 Sizing::Exact(exact)
             }
+            ProjectorKind::Gemma4 => {
+                for (field, expected) in [("patch_size", patch), ("pooling_kernel_size", merge)] {
+                    let own = size(json, field)?.unwrap_or(expected);
+                    ensure!(own == expected, "{field:?} is {own}, but config.json has {expected}");
+                }
+                let of_pixels = size(json, "max_pixels")?.map(|pixels| pixels / (unit * unit));
+                let most = size(json, "max_soft_tokens")?.or(of_pixels).unwrap_or(GEMMA_TOKENS);
+                // The tables of positions have a row for each patch of the longest picture.
+                let most = most.min(max_tokens).min(vision.table_side / merge).max(1);
+                Sizing::Tokens(most)
+            }
             ProjectorKind::Pixtral | ProjectorKind::Mistral3 => {
                 let longest = required(size(&json["size"], "longest_edge")?, "size.longest_edge")?;
                 let most = max_tokens.isqrt().saturating_mul(unit).max(unit);
@@ -267,7 +287,10 @@ impl ImageProcessor {
                     .with_context(|| format!("{field:?} is {list}, but must be a list of three numbers")),
             }
         };
-        let (mean, deviation) = (channels("image_mean", [0.5; 3])?, channels("image_std", [0.5; 3])?);
+        let (mean, deviation) = match kind {
+            ProjectorKind::Gemma4 => ([0.5; 3], [0.5; 3]),
+            _ => (channels("image_mean", [0.5; 3])?, channels("image_std", [0.5; 3])?),
+        };
         ensure!(
             deviation.iter().all(|own| *own > 0.0),
             "\"image_std\" is {deviation:?}, but must be above 0"
@@ -279,6 +302,7 @@ impl ImageProcessor {
         };
         let boundary_tokens = match kind {
             ProjectorKind::Gemma3 => Some([index("boi_token_index")?, index("eoi_token_index")?]),
+            ProjectorKind::Gemma4 => Some([index("boi_token_id")?, index("eoi_token_id")?]),
             _ => None,
         };
         Ok(Self {
@@ -303,6 +327,7 @@ impl ImageProcessor {
         match self.sizing {
             Sizing::Smart { max, .. } => max / (unit * unit),
             Sizing::Exact([height, width]) => (height / unit) * (width / unit),
+            Sizing::Tokens(most) => most,
             Sizing::Within { longest } => longest.div_ceil(unit).pow(2),
             Sizing::Tiles { longest, side, splits } => {
                 let tiles = if splits { sizes::max_tiles(longest, side) } else { 1 };
@@ -321,6 +346,11 @@ impl ImageProcessor {
         self.is_bidirectional
     }
 
+    /// Returns true if they see each other only in layers with a window.
+    pub(crate) fn is_bidirectional_in_windows(&self) -> bool {
+        self.is_bidirectional && self.kind == ProjectorKind::Gemma4
+    }
+
     /// Returns the height and width to which a picture is scaled before it is divided into patches or squares.
     ///
     /// # Errors
@@ -336,6 +366,7 @@ impl ImageProcessor {
                 sizes::size_below(sizes::smart_size(own, unit, min, max), unit, max)
             }
             Sizing::Exact(size) => size,
+            Sizing::Tokens(most) => sizes::size_of_tokens(own, unit, most),
             Sizing::Within { longest } => sizes::size_within(own, longest, unit),
             Sizing::Tiles { longest, side, splits: true } => {
                 sizes::size_of_tiles(sizes::size_of_longest(own, longest), side)
@@ -442,7 +473,9 @@ impl ImageProcessor {
         text_of_token: &dyn Fn(u32) -> String,
     ) -> Result<String, PictureError> {
         let token = text_of_token(self.token);
-        let marker = self.boundary_tokens.map_or_else(|| token.clone(), |[begin, _]| text_of_token(begin));
+        // The templates of Gemma 4 write the token of features.
+        let begin = self.boundary_tokens.filter(|_| self.kind != ProjectorKind::Gemma4);
+        let marker = begin.map_or_else(|| token.clone(), |[begin, _]| text_of_token(begin));
         let mut parts = text.split(&marker);
         let found = text.matches(&marker).count();
         if found != pictures.len() || marker.is_empty() {
@@ -463,6 +496,9 @@ impl ImageProcessor {
         text_of_token: &dyn Fn(u32) -> String,
     ) -> String {
         match (self.kind, self.boundary_tokens) {
+            (ProjectorKind::Gemma4, Some([begin, end])) => {
+                format!("{}{token}{}", text_of_token(begin), text_of_token(end))
+            }
             (_, Some([begin, end])) => {
                 format!("\n\n{}{token}{}\n\n", text_of_token(begin), text_of_token(end))
             }
@@ -485,7 +521,10 @@ impl ImageProcessor {
                 }
                 text + &format!("{around}<global-img>{token}{around}")
             }
-            (ProjectorKind::Qwen2 | ProjectorKind::Qwen3 | ProjectorKind::Gemma3, None) => token.to_owned(),
+            (
+                ProjectorKind::Qwen2 | ProjectorKind::Qwen3 | ProjectorKind::Gemma3 | ProjectorKind::Gemma4,
+                None,
+            ) => token.to_owned(),
         }
     }
 

@@ -16,6 +16,8 @@ pub(super) struct Projector {
     patch_norm: Option<Norm>,
     /// If true, the patches of a token are averaged; otherwise they are concatenated.
     averages: bool,
+    /// Factor of the averages, which are computed in f32, and what standardizes them: summands and factors, f32 (width).
+    scale: Option<(f64, Option<[Tensor; 2]>)>,
     /// Norm of each token.
     token_norm: Option<Norm>,
     /// Layer before the others, without an activation.
@@ -33,6 +35,7 @@ impl Projector {
             patches,
             patch_norm: None,
             averages: false,
+            scale: None,
             token_norm: None,
             merger: None,
             layers,
@@ -53,6 +56,23 @@ impl Projector {
                 let matrix = weights.floats_named(&name, &[hidden, text])?.t()?.contiguous()?;
                 let layers = vec![Linear::float(matrix.to_dtype(dtype)?, None, dtype)];
                 Self { averages: true, token_norm: Some(norm), ..plain(layers) }
+            }
+            ProjectorKind::Gemma4 => {
+                let standard = match config.standardizes {
+                    true => {
+                        let tower = match config.family.is_mmproj {
+                            true => "v.".to_owned(),
+                            false => weights.prefix_of(&config.anchor()).unwrap_or_default(),
+                        };
+                        let mut vector = |part: &str| weights.vector_named(&format!("{tower}{part}"), hidden);
+                        Some([vector("std_bias")?, vector("std_scale")?])
+                    }
+                    false => None,
+                };
+                let token_norm = Some(weights.unweighted_norm(hidden, config.norm_eps)?);
+                let layers = layers(weights, names.layers, &[hidden, text], false)?;
+                let scale = Some(((hidden as f64).sqrt(), standard));
+                Self { averages: true, scale, token_norm, ..plain(layers) }
             }
             ProjectorKind::Idefics3 => plain(layers(weights, names.layers, &[merged, text], false)?),
             ProjectorKind::Pixtral | ProjectorKind::Mistral3 => {
@@ -89,7 +109,7 @@ impl Projector {
         let norm = load_norm(weights, &full_name(weights, &norm)?, merged, config, dtype)?;
         let layers = layers(weights, &[&first, &second], &[merged, merged, config.text_hidden], true)?;
         let (patch_norm, token_norm) = (None, Some(norm));
-        Ok(Self { patches, patch_norm, averages: false, token_norm, merger: None, layers })
+        Ok(Self { patches, patch_norm, averages: false, scale: None, token_norm, merger: None, layers })
     }
 
     /// Maps states (patches, width) to features (tokens, width of the decoder).
@@ -103,6 +123,14 @@ impl Projector {
             true => x.reshape((tokens, self.patches, ()))?.mean(1)?,
             false => x.reshape((tokens, ()))?,
         };
+        if let Some((scale, standard)) = &self.scale {
+            let dtype = x.dtype();
+            x = (x.to_dtype(DType::F32)? * *scale)?;
+            if let Some([bias, factor]) = standard {
+                x = x.broadcast_sub(bias)?.broadcast_mul(factor)?;
+            }
+            x = x.to_dtype(dtype)?;
+        }
         if let Some(norm) = &self.token_norm {
             x = norm.forward(&x)?;
         }

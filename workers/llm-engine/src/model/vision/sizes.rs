@@ -51,6 +51,18 @@ pub(super) fn max_tiles(longest: usize, side: usize) -> usize {
     }
 }
 
+/// Returns the largest height and width of about the shape of a picture that are multiples of `unit` and have at most `most`
+/// tokens of `unit` x `unit` pixels, at least one.
+pub(super) fn size_of_tokens([height, width]: [usize; 2], unit: usize, most: usize) -> [usize; 2] {
+    let factor = ((most * unit * unit) as f64 / (height * width) as f64).sqrt();
+    let tokens = |side: usize| (factor * side as f64 / unit as f64).floor() as usize;
+    match [tokens(height), tokens(width)] {
+        [0, _] => [unit, (width / height).clamp(1, most) * unit],
+        [_, 0] => [(height / width).clamp(1, most) * unit, unit],
+        both => both.map(|tokens| tokens * unit),
+    }
+}
+
 /// Returns the height and width of a picture that is made smaller, if necessary, so that no side is longer than `longest`,
 /// rounded up to multiples of `unit`.
 pub(super) fn size_within([height, width]: [usize; 2], longest: usize, unit: usize) -> [usize; 2] {
@@ -120,6 +132,11 @@ mod tests {
             [([21, 37], 24, [16, 24]), ([50, 18], 24, [24, 8]), ([3, 5], 24, [8, 8]), ([1, 900], 24, [8, 24])]
         {
             assert_eq!(size_within(size, longest, 8), expected, "{size:?}");
+        }
+        for (size, expected) in
+            [([21, 37], [24, 40]), ([50, 18], [48, 16]), ([4, 800], [8, 128]), ([800, 3], [128, 8])]
+        {
+            assert_eq!(size_of_tokens(size, 8, 16), expected, "{size:?}");
         }
         for (size, expected) in [([21, 37], [18, 32]), ([50, 18], [32, 12]), ([7, 7], [32, 32])] {
             assert_eq!(size_of_longest(size, 32), expected, "{size:?}");
