@@ -171,8 +171,8 @@ pub struct Arguments {
 
     /// Speculation, as a JSON object with vLLM's fields: {"method": "ngram", "num_speculative_tokens": 7,
     /// "prompt_lookup_min": 2, "prompt_lookup_max": 4}, {"method": "draft_model", "model": "org/name"}, or
-    /// {"method": "mtp"}. With several models, n-grams are used for all that can speculate, and none switches it off in a
-    /// section of --models-preset [default: none]
+    /// {"method": "mtp"}. With several models, n-grams are used for all, and none switches them off in a section of
+    /// --models-preset [default: none]
     #[arg(long, env, value_parser = speculative::parse)]
     pub speculative_config: Option<SpeculativeConfig>,
 
@@ -372,7 +372,7 @@ impl Arguments {
         let (cache_bytes, decoded_bytes, context) = (self.cache_memory, self.decoded_memory, self.context);
         let (dtype, cache_dtype, no_graphs) = (self.dtype, self.cache_dtype.0, self.no_graphs);
         let adapters = self.adapter_limits();
-        let speculation = self.speculative_config.as_ref().map(|config| &config.speculation);
+        let speculation = self.speculative_config.as_ref().and_then(|config| config.speculation.as_ref());
         LoadOptions {
             dtype,
             cache_dtype,

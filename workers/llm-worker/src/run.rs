@@ -116,12 +116,6 @@ fn load_model(
     let Loaded { model, text, sampling, name, bytes, cache_bytes, trained_context } =
         load_pair(&path, draft.as_deref(), &devices, options.clone(), reading)
             .context("cannot load the model")?;
-    let mut engine_options = arguments.engine();
-    if slot.is_some() && draft.is_none() && model.capacity().states.is_some() {
-        // The option is that of all models.
-        let unused = engine_options.speculation.take();
-        unused.inspect(|_| tracing::warn!("speculation is off: the model has recurrent states"));
-    }
     report(1.0.into(), "warming up");
     let text = identity::with_template(arguments, text)?;
     // Free memory may differ later, but the number of cache blocks must not.
@@ -130,7 +124,7 @@ fn load_model(
     let source = Box::new(ModelFolder { path: path.clone(), draft, devices: devices.clone(), options });
     let unloading =
         (after_idle.is_some() || slot.is_some()).then_some(Unloading { after_idle, slot, source });
-    let engine = Engine::start_unloading(model, Arc::new(text), engine_options, unloading)?;
+    let engine = Engine::start_unloading(model, Arc::new(text), arguments.engine(), unloading)?;
     if let Some(options) = arguments.kv_events() {
         let (sink, bound) = kv_events::start(options)?;
         tracing::info!(?bound, "publishing events of the cache");

@@ -103,7 +103,7 @@ mod tests {
             (r#"{"method": "glm4_moe_mtp"}"#, 1),
             (r#"{"method": "qwen3_next_mtp"}"#, 1),
         ] {
-            let speculation = Speculation { source: DraftSource::Mtp, max_tokens };
+            let speculation = Some(Speculation { source: DraftSource::Mtp, max_tokens });
             assert_eq!(parse(text), Ok(SpeculativeConfig { speculation, draft_model: None }), "{text}");
         }
         for text in [r#"{"model": "a/b"}"#, r#"{"method": "draft_model", "model": "a/b"}"#] {
