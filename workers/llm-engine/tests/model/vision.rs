@@ -595,6 +595,26 @@ fn gemma3_in_gguf() {
     check_gguf("gemma3-vision", true);
 }
 
+#[test]
+fn broken_encoders_of_gemma4_are_rejected() {
+    let reject = |name: &str, changes: &[(&str, Value)], without: &str, words: &[&str]| {
+        let (config, mut weights) = checkpoint(name);
+        weights.retain(|name, _| without.is_empty() || !name.ends_with(without));
+        let folder = tempfile::tempdir().unwrap();
+        reference::write(folder.path(), &replaced(&config, changes), &weights, 1);
+        let file = "preprocessor_config.json";
+        std::fs::copy(data(name).join(file), folder.path().join(file)).unwrap();
+        assert_rejected(folder.path(), words);
+    };
+    let (plain, limited) = ("gemma4-vision", "gemma4-vision-small");
+    reject(plain, &[("/vision_config/head_dim", json!(8))], "", &["\"head_dim\" is 8, but only 16"]);
+    reject(plain, &[("/vision_config/pooling_kernel_size", json!(3))], "", &["\"pooling_kernel_size\" is 2"]);
+    let side = ("/vision_config/position_embedding_size", json!(31));
+    reject(plain, &[side], "", &["position_embedding_table", "[2, 32, 32]", "[2, 31, 32]"]);
+    reject(plain, &[], "vision_tower.std_bias", &["vision_tower.std_bias"]);
+    reject(limited, &[], "1.mlp.up_proj.input_max", &["layers.1.mlp.up_proj.input_max"]);
+}
+
 /// Tokens of a picture see each other in layers with a window.
 #[test]
 fn gemma4() {
