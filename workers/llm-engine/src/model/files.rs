@@ -12,13 +12,13 @@ use candle_core::quantized::gguf_file::Content;
 use serde_json::Value;
 
 mod format;
-mod four_bits;
 mod gguf_parts;
 mod joining;
 mod matrix;
 mod mxfp4;
 mod numbers;
 mod opened;
+mod packed_bits;
 pub(crate) mod python_json;
 mod quantization;
 mod safetensors;

@@ -61,7 +61,7 @@ fn broken_tensors_are_named() {
         ),
         (Gptq(1), set("desc_act", false.into()), vec!["belongs to group", "set \"desc_act\" to true"]),
         (Gptq(1), set("sym", true.into()), vec!["zero point", "set \"sym\" to false"]),
-        (Gptq(1), set("bits", 8.into()), vec!["config.json", "weights of 8 bits", "4 bits"]),
+        (Gptq(1), set("bits", 3.into()), vec!["config.json", "weights of 3 bits", "4 or 8 bits"]),
         (Gptq(1), set("checkpoint_format", "marlin".into()), vec!["config.json", "marlin", "gptq_v2"]),
         (Gptq(1), set("dynamic", json!({"+:.*down.*": {"bits": 8}})), vec!["\"dynamic\"", "down"]),
         (

@@ -15,7 +15,9 @@ use super::configs::{Case, named};
 use super::packing::Packing::{self, Awq, CompressedTensors, Gptq};
 use super::packing::{self, FourBits, Kind, Stored, Tensors, floats_of_8_bits, in_blocks, integers};
 use super::reference;
-use super::steps::{LENGTHS, Runner, load, load_on_cpu, load_with, reference_on_cpu, run_on_cpu, run_texts};
+use super::steps::{
+    LENGTHS, Runner, load, load_on_cpu, load_with, random, reference_on_cpu, run_on_cpu, run_texts,
+};
 
 /// Largest error of numbers that are rounded to f16, relative to them.
 const F16_ROUNDING: f32 = 1.0 / 2048.0;
@@ -137,6 +139,67 @@ fn weights_of_four_bits_keep_their_values() {
         check_parts(&files, &got, &format!("{packing:?} {kind:?}"));
     }
     println!("largest error of Q4_1: {worst} of scale · zero point");
+}
+
+/// Symmetric weights of eight bits are exact in Q8_0, whose blocks have the order of groups; others are floats.
+#[test]
+fn weights_of_eight_bits_keep_their_values() {
+    let [outputs, inputs] = SHAPE;
+    let (group, groups) = (64, inputs / 64);
+    for (symmetric, reordered, version) in
+        [(true, false, 1), (true, true, 2), (false, false, 1), (false, true, 2)]
+    {
+        let mut next = random(7);
+        let mut byte = || ((next() + 1.0) * 127.9) as u32;
+        let numbers: Vec<u32> = (0..outputs * inputs).map(|_| byte()).collect();
+        let zeros: Vec<u32> = (0..groups * outputs).map(|_| if symmetric { 128 } else { byte() }).collect();
+        let scales: Vec<f32> = (0..groups * outputs).map(|_| (1 + byte()) as f32 * 2f32.powi(-13)).collect();
+        let of_inputs: Vec<usize> =
+            (0..inputs).map(|input| if reordered { input * 37 % inputs } else { input } / group).collect();
+        let number = |output: usize, input: usize| numbers[output * inputs + input];
+        let down = (0..inputs / 4).flat_map(|word| (0..outputs).map(move |output| (word, output)));
+        let packed =
+            down.map(|(word, output)| (0..4).map(|at| number(output, word * 4 + at) << (8 * at)).sum());
+        let less = if version == 1 { 0x0101_0101 } else { 0u32 };
+        let words = zeros.chunks_exact(4).map(|four| {
+            let word: u32 = four.iter().enumerate().map(|(at, zero)| zero << (8 * at)).sum();
+            word.wrapping_sub(less)
+        });
+        let tensors = [
+            ("qweight", Stored::i32(&[inputs / 4, outputs], packed)),
+            ("qzeros", Stored::i32(&[groups, outputs / 4], words)),
+            ("scales", Stored::f16(&[groups, outputs], &scales)),
+            ("g_idx", Stored::i32(&[inputs], of_inputs.iter().map(|group| *group as u32))),
+        ];
+        let tensors = tensors.map(|(part, tensor)| (format!("{BASE}.{part}"), tensor)).into();
+        let mut config = Gptq(version).config(Kind { group, symmetric, reordered });
+        config["bits"] = 8.into();
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &config, &tensors);
+        let files = ModelFiles::open(folder.path()).unwrap();
+        let info = files.location(NAME).unwrap();
+        let blocks = Format::Blocks(GgmlDType::Q8_0);
+        assert_eq!(info.format, if symmetric && !reordered { blocks } else { FLOATS });
+        let weight = |output: usize, input: usize| {
+            let place = of_inputs[input] * outputs + output;
+            scales[place] * (number(output, input) as f32 - zeros[place] as f32)
+        };
+        let expected = |order: &dyn Fn(usize) -> usize| -> Vec<f32> {
+            (0..outputs)
+                .flat_map(|output| (0..inputs).map(move |at| (output, at)))
+                .map(|(output, at)| weight(output, order(at)))
+                .collect()
+        };
+        let got = values(&files, [0, outputs], [0, inputs]);
+        assert!(got == expected(&|at| at), "{symmetric} {reordered}");
+        check_parts(&files, &got, "eight bits");
+        let ordered = info.ordered();
+        assert_eq!(ordered.is_some(), symmetric && reordered);
+        if let Some((format, order)) = ordered {
+            let bytes = files.ordered_rows(NAME, 0..outputs).unwrap();
+            assert!(floats(&bytes, format, SHAPE) == expected(&|at| order[at] as usize));
+        }
+    }
 }
 
 const Q4_1: Format = Format::Blocks(GgmlDType::Q4_1);

@@ -10,10 +10,10 @@ use candle_core::DType;
 use candle_core::quantized::GgmlDType;
 
 use super::format::Format;
-use super::four_bits::{Axis, FourBits, PER_WORD, ZeroPoints};
 use super::matrix::StoredMatrix;
 use super::mxfp4;
 use super::opened::OpenFiles;
+use super::packed_bits::{Axis, PackedBits, ZeroPoints};
 use super::quantization::{Packing, Quantization};
 use super::scaled::{Number, Scaled};
 use super::tensor_info::{Encoding, TensorInfo};
@@ -132,6 +132,7 @@ fn join_packed(
     files: &OpenFiles,
 ) -> Result<TensorInfo> {
     let layout = packing.layout;
+    let per_word = layout.per_word();
     let [name, scale_name, zero_name, group_name] = layout.names.map(|part| format!("{base}.{part}"));
     let mut take = |name: &str| tensors.remove(name);
     let packed = take(&name).with_context(|| format!("internal error: no tensor '{name}'"))?;
@@ -143,8 +144,8 @@ fn join_packed(
     ensure!(zeros.is_some() || !packing.requires_zeros, missing(&zero_name));
     let words = words(&name, &packed)?;
     let [rows, columns] = match layout.weights {
-        Axis::Row => [words.rows, words.columns.saturating_mul(PER_WORD)],
-        Axis::Column => [words.rows.saturating_mul(PER_WORD), words.columns],
+        Axis::Row => [words.rows, words.columns.saturating_mul(per_word)],
+        Axis::Column => [words.rows.saturating_mul(per_word), words.columns],
     };
     let [outputs, inputs] = if layout.inputs_first { [columns, rows] } else { [rows, columns] };
     let oriented = |groups: usize| if layout.inputs_first { [groups, outputs] } else { [outputs, groups] };
@@ -168,8 +169,8 @@ fn join_packed(
         Some(zeros) => {
             let matrix = self::words(&zero_name, &zeros)?;
             let shape = match layout.zeros {
-                Axis::Row => [shape[0], shape[1].div_ceil(PER_WORD)],
-                Axis::Column => [shape[0].div_ceil(PER_WORD), shape[1]],
+                Axis::Row => [shape[0], shape[1].div_ceil(per_word)],
+                Axis::Column => [shape[0].div_ceil(per_word), shape[1]],
             };
             ensure!(
                 [matrix.rows, matrix.columns] == shape,
@@ -206,10 +207,10 @@ fn join_packed(
     }
     let Some(scales) = only(&scales) else { bail!("internal error: a tensor without a matrix") };
     let scales = (scales, scale_type);
-    let weights = FourBits { layout, group, weights: words, scales, zeros, groups, is_reordered, order };
+    let weights = PackedBits { layout, group, weights: words, scales, zeros, groups, is_reordered, order };
     Ok(TensorInfo {
         format: weights.format(inputs, DType::F32),
-        encoding: Encoding::FourBits(Box::new(weights)),
+        encoding: Encoding::PackedBits(Box::new(weights)),
         shape: vec![outputs, inputs],
         ..packed
     })

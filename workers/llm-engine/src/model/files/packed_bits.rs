@@ -1,7 +1,9 @@
-//! Weights of four bits with a scale and a zero point for each group of input features: GPTQ, AWQ and compressed-tensors.
+//! Weights of four or eight bits with a scale and a zero point for each group of input features: GPTQ, AWQ and
+//! compressed-tensors.
 //!
-//! A weight is s · (q - z), with q from 0 to 15. Where groups consist of whole blocks of GGML, weights become blocks that
+//! A weight is s · (q - z), with q from 0 to 15 or to 255. Where groups consist of whole blocks of GGML, weights become blocks that
 //! kernels read: Q4_0, d · (q - 8), if all zero points are 8; otherwise Q4_1, d · q + m, with m = -s · z rounded to f16.
+//! Weights of eight bits whose zero points are 128 become Q8_0, d · (q - 128); others become floats.
 //! If groups are not in order (`desc_act`), blocks have the input features in the order of their groups. Otherwise weights
 //! become floats.
 use std::borrow::Cow;
@@ -17,12 +19,10 @@ use super::format::Format;
 use super::matrix::{Region, StoredMatrix};
 use super::numbers;
 
-/// Number of weights of a word of 32 bits.
-pub const PER_WORD: usize = 8;
+/// Largest number of weights of a word of 32 bits.
+const MAX_PER_WORD: usize = 8;
 /// Number of weights of a block.
 pub const BLOCK: usize = 32;
-/// Zero point of symmetric weights.
-const MIDDLE: i32 = 8;
 /// Index of the zero points among the matrices.
 const ZEROS: usize = 2;
 /// Number of rows that are converted together, whose words share cache lines.
@@ -48,11 +48,33 @@ pub struct Layout {
     pub weights: Axis,
     /// Direction of the zero points of a word.
     pub zeros: Axis,
-    /// Positions in a word of its eight numbers.
-    pub places: [u8; PER_WORD],
+    /// Number of bits of a weight: 4 or 8.
+    pub bits: usize,
+    /// Positions in a word of its numbers.
+    pub places: [u8; MAX_PER_WORD],
 }
 
 impl Layout {
+    /// Returns the number of weights of a word.
+    pub fn per_word(&self) -> usize {
+        32 / self.bits
+    }
+
+    /// Returns the zero point of symmetric weights.
+    fn middle(&self) -> i32 {
+        1 << (self.bits - 1)
+    }
+
+    /// Returns the words of the numbers in some rows and columns.
+    fn words(&self, axis: Axis, [rows, columns]: [Range<usize>; 2]) -> [Range<usize>; 2] {
+        let per_word = self.per_word();
+        let words = |range: Range<usize>| range.start / per_word..range.end.div_ceil(per_word);
+        match axis {
+            Axis::Row => [rows, words(columns)],
+            Axis::Column => [words(rows), columns],
+        }
+    }
+
     /// Returns the rows and columns of a matrix.
     fn oriented(&self, outputs: &Range<usize>, inputs: &Range<usize>) -> [Range<usize>; 2] {
         match self.inputs_first {
@@ -62,12 +84,18 @@ impl Layout {
     }
 }
 
-/// Layout of GPTQ.
-pub static GPTQ: Layout = Layout {
+/// Layout of GPTQ with weights of four bits.
+pub static GPTQ: Layout = Layout { bits: 4, ..GPTQ_8 };
+
+/// Layout of GPTQ with weights of eight bits.
+pub static GPTQ_8_BITS: Layout = GPTQ_8;
+
+const GPTQ_8: Layout = Layout {
     names: ["qweight", "scales", "qzeros", "g_idx"],
     inputs_first: true,
     weights: Axis::Column,
     zeros: Axis::Row,
+    bits: 8,
     places: [0, 1, 2, 3, 4, 5, 6, 7],
 };
 
@@ -77,6 +105,7 @@ pub static AWQ: Layout = Layout {
     inputs_first: true,
     weights: Axis::Row,
     zeros: Axis::Row,
+    bits: 4,
     places: [0, 4, 1, 5, 2, 6, 3, 7],
 };
 
@@ -86,6 +115,7 @@ pub static COMPRESSED_TENSORS: Layout = Layout {
     inputs_first: false,
     weights: Axis::Row,
     zeros: Axis::Column,
+    bits: 4,
     places: [0, 1, 2, 3, 4, 5, 6, 7],
 };
 
@@ -96,13 +126,13 @@ pub struct ZeroPoints {
     pub matrix: StoredMatrix,
     /// Summand of each word.
     pub offset: u32,
-    /// If true, all of them must be 8.
+    /// If true, all of them must be in the middle of the range.
     pub symmetric: bool,
 }
 
 /// Weights of a matrix (outputs, inputs).
 #[derive(Clone, Debug, PartialEq)]
-pub struct FourBits {
+pub struct PackedBits {
     /// Layout of the tensors.
     pub layout: &'static Layout,
     /// Number of input features of a group.
@@ -111,7 +141,7 @@ pub struct FourBits {
     pub weights: StoredMatrix,
     /// Scales, and their type.
     pub scales: (StoredMatrix, DType),
-    /// Zero points. Without them, all are 8.
+    /// Zero points. Without them, all are in the middle of the range.
     pub zeros: Option<ZeroPoints>,
     /// Groups of the input features, i32, if files contain them.
     pub groups: Option<StoredMatrix>,
@@ -121,7 +151,7 @@ pub struct FourBits {
     pub order: Option<Arc<[u32]>>,
 }
 
-impl FourBits {
+impl PackedBits {
     /// Returns the format that the weights of `inputs` input features become. Floats have type `dtype`.
     pub fn format(&self, inputs: usize, dtype: DType) -> Format {
         match self.blocks(inputs) {
@@ -139,7 +169,12 @@ impl FourBits {
     fn blocks(&self, inputs: usize) -> Option<GgmlDType> {
         let is_symmetric = self.zeros.as_ref().is_none_or(|zeros| zeros.symmetric);
         let has_blocks = self.group.is_multiple_of(BLOCK) && inputs.is_multiple_of(BLOCK);
-        has_blocks.then_some(if is_symmetric { GgmlDType::Q4_0 } else { GgmlDType::Q4_1 })
+        let blocks = match (self.layout.bits, is_symmetric) {
+            (4, true) => Some(GgmlDType::Q4_0),
+            (4, false) => Some(GgmlDType::Q4_1),
+            (_, is_symmetric) => is_symmetric.then_some(GgmlDType::Q8_0),
+        };
+        blocks.filter(|_| has_blocks)
     }
 
     /// Returns all matrices: weights, scales, zero points and groups.
@@ -169,7 +204,7 @@ impl FourBits {
     pub fn regions(&self, outputs: &Range<usize>, inputs: &Range<usize>) -> Vec<Region> {
         let layout = self.layout;
         let region = |matrix: &StoredMatrix, axis, inputs| {
-            let [rows, columns] = words(axis, layout.oriented(outputs, inputs));
+            let [rows, columns] = layout.words(axis, layout.oriented(outputs, inputs));
             matrix.region(rows, columns)
         };
         let groups = &self.groups_of(inputs);
@@ -234,7 +269,7 @@ impl FourBits {
         let mut next = || data.next().context("internal error: a matrix is missing");
         let packed = |bytes, axis, inputs| {
             let [rows, columns] = layout.oriented(outputs, inputs);
-            Numbers::new(bytes, axis, &layout.places, [rows, columns])
+            Numbers::new(bytes, axis, layout, [rows, columns])
         };
         let weights = packed(next()?, layout.weights, inputs);
         let scales = numbers::to_f32(next()?, self.scales.1)?;
@@ -246,11 +281,10 @@ impl FourBits {
             Some(_) => Some(self.check_groups(next()?, inputs)?),
             None => None,
         };
-        let (inputs_first, group) = (layout.inputs_first, self.group);
+        let group = self.group;
         let (outputs, inputs) = (outputs.clone(), inputs.clone());
         let order = self.order.as_deref();
-        let view =
-            View { weights, scales, zeros, of_inputs, order, inputs_first, group, outputs, inputs, groups };
+        let view = View { layout, weights, scales, zeros, of_inputs, order, group, outputs, inputs, groups };
         if self.zeros.as_ref().is_some_and(|zeros| zeros.symmetric) {
             view.check_symmetry()?;
         }
@@ -277,20 +311,11 @@ impl FourBits {
     }
 }
 
-/// Returns the words of the numbers in some rows and columns.
-fn words(axis: Axis, [rows, columns]: [Range<usize>; 2]) -> [Range<usize>; 2] {
-    let words = |range: Range<usize>| range.start / PER_WORD..range.end.div_ceil(PER_WORD);
-    match axis {
-        Axis::Row => [rows, words(columns)],
-        Axis::Column => [words(rows), columns],
-    }
-}
-
 /// Region of packed numbers.
 struct Numbers<'a> {
     bytes: &'a [u8],
     axis: Axis,
-    places: &'static [u8; PER_WORD],
+    layout: &'static Layout,
     /// Row and column of the first number of the first word.
     first: [usize; 2],
     /// Number of words of a row.
@@ -298,40 +323,39 @@ struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    fn new(
-        bytes: &'a [u8],
-        axis: Axis,
-        places: &'static [u8; PER_WORD],
-        [rows, columns]: [Range<usize>; 2],
-    ) -> Self {
-        let [rows, columns] = words(axis, [rows, columns]);
+    fn new(bytes: &'a [u8], axis: Axis, layout: &'static Layout, [rows, columns]: [Range<usize>; 2]) -> Self {
+        let ([rows, columns], per_word) = (layout.words(axis, [rows, columns]), layout.per_word());
         let first = match axis {
-            Axis::Row => [rows.start, columns.start * PER_WORD],
-            Axis::Column => [rows.start * PER_WORD, columns.start],
+            Axis::Row => [rows.start, columns.start * per_word],
+            Axis::Column => [rows.start * per_word, columns.start],
         };
-        Self { bytes, axis, places, first, width: columns.len() }
+        Self { bytes, axis, layout, first, width: columns.len() }
     }
 
     fn get(&self, row: usize, column: usize) -> u8 {
         let (row, column) = (row - self.first[0], column - self.first[1]);
+        let per_word = self.layout.per_word();
         let (word, index) = match self.axis {
-            Axis::Row => (row * self.width + column / PER_WORD, column % PER_WORD),
-            Axis::Column => (row / PER_WORD * self.width + column, row % PER_WORD),
+            Axis::Row => (row * self.width + column / per_word, column % per_word),
+            Axis::Column => (row / per_word * self.width + column, row % per_word),
         };
-        let place = usize::from(self.places[index]);
-        self.bytes[word * 4 + place / 2] >> (4 * (place % 2)) & 15
+        let place = usize::from(self.layout.places[index]);
+        match self.layout.bits {
+            8 => self.bytes[word * 4 + place],
+            _ => self.bytes[word * 4 + place / 2] >> (4 * (place % 2)) & 15,
+        }
     }
 }
 
 /// Part of the weights.
 struct View<'a> {
+    layout: &'static Layout,
     weights: Numbers<'a>,
     scales: Vec<f32>,
     zeros: Option<Numbers<'a>>,
     of_inputs: Option<Vec<u32>>,
     /// Input features of blocks, if they are not in order.
     order: Option<&'a [u32]>,
-    inputs_first: bool,
     group: usize,
     outputs: Range<usize>,
     inputs: Range<usize>,
@@ -340,7 +364,7 @@ struct View<'a> {
 
 impl View<'_> {
     fn at(&self, numbers: &Numbers, output: usize, input: usize) -> u8 {
-        match self.inputs_first {
+        match self.layout.inputs_first {
             true => numbers.get(input, output),
             false => numbers.get(output, input),
         }
@@ -348,7 +372,7 @@ impl View<'_> {
 
     fn scale(&self, output: usize, group: usize) -> f32 {
         let (output, group) = (output - self.outputs.start, group - self.groups.start);
-        self.scales[match self.inputs_first {
+        self.scales[match self.layout.inputs_first {
             true => group * self.outputs.len() + output,
             false => output * self.groups.len() + group,
         }]
@@ -357,7 +381,7 @@ impl View<'_> {
     fn zero(&self, output: usize, group: usize) -> i32 {
         match &self.zeros {
             Some(zeros) => i32::from(self.at(zeros, output, group)),
-            None => MIDDLE,
+            None => self.layout.middle(),
         }
     }
 
@@ -374,10 +398,10 @@ impl View<'_> {
         for (output, group) in
             self.outputs.clone().flat_map(|output| self.groups.clone().map(move |group| (output, group)))
         {
-            let zero = self.zero(output, group);
+            let (zero, middle) = (self.zero(output, group), self.layout.middle());
             ensure!(
-                zero == MIDDLE,
-                "group {group} of output feature {output} has the zero point {zero}, but symmetric weights have {MIDDLE}; \
+                zero == middle,
+                "group {group} of output feature {output} has the zero point {zero}, but symmetric weights have {middle}; \
                  set \"sym\" to false in config.json"
             );
         }
@@ -392,7 +416,7 @@ impl View<'_> {
             for (index, out) in out.chunks_exact_mut(row).enumerate() {
                 let (output, out) = (first + index, &mut out[block * size..][..size]);
                 let scale = self.scale(output, group);
-                let (header, numbers) = out.split_at_mut(size - BLOCK / 2);
+                let (header, numbers) = out.split_at_mut(size - BLOCK * self.layout.bits / 8);
                 header[..2].copy_from_slice(&numbers::block_number(scale)?);
                 if dtype == GgmlDType::Q4_1 {
                     let minimum = -scale * self.zero(output, group) as f32;
@@ -400,6 +424,11 @@ impl View<'_> {
                 }
                 let feature = |at| self.order.map_or(input + at, |order| order[input + at] as usize);
                 let number = |at| self.at(&self.weights, output, feature(at));
+                if dtype == GgmlDType::Q8_0 {
+                    // Numbers less 128, as signed integers.
+                    numbers.iter_mut().enumerate().for_each(|(at, out)| *out = number(at) ^ 0x80);
+                    continue;
+                }
                 for (at, out) in numbers.iter_mut().enumerate() {
                     *out = number(at) | number(at + BLOCK / 2) << 4;
                 }

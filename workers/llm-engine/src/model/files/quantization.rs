@@ -2,7 +2,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::four_bits::{self, Layout};
+use super::packed_bits::{self, Layout};
 
 /// Quantization methods, and the functions that read their configurations.
 const METHODS: &[(&str, ReadMethod)] = &[
@@ -16,16 +16,16 @@ const METHODS: &[(&str, ReadMethod)] = &[
     ("mxfp4", |_| Ok(Quantization::default())),
 ];
 
-/// Summand of words of zero points in the first version of GPTQ's format: 1 for each number. Numbers carry into the next one,
+/// Summands of words of zero points in the first version of GPTQ's format, for four and eight bits: 1 for each number. Numbers carry into the next one,
 /// as they do when checkpoints are written.
-const GPTQ_ZERO_OFFSET: u32 = 0x1111_1111;
+const GPTQ_ZERO_OFFSETS: [u32; 2] = [0x1111_1111, 0x0101_0101];
 
 type ReadMethod = fn(&Value) -> Result<Quantization>;
 
 /// Quantization of a folder's weights.
 #[derive(Debug, Default)]
 pub struct Quantization {
-    /// Packing of weights of four bits, if there are any.
+    /// Packing of weights in words, if there are any.
     pub packing: Option<Packing>,
     /// Numbers of output and input features of the blocks that share a scale, if there are any.
     pub blocks: Option<[usize; 2]>,
@@ -33,7 +33,7 @@ pub struct Quantization {
     pub has_integers: bool,
 }
 
-/// Packing of weights of four bits.
+/// Packing of weights in words of 32 bits.
 #[derive(Debug)]
 pub struct Packing {
     /// Layout of the tensors.
@@ -42,7 +42,7 @@ pub struct Packing {
     pub group: Option<usize>,
     /// Summand of the words of zero points.
     pub zero_offset: u32,
-    /// If true, zero points are stored, but all are 8.
+    /// If true, zero points are stored, but all are in the middle of the range.
     pub symmetric: bool,
     /// If true, zero points must be stored.
     pub requires_zeros: bool,
@@ -107,7 +107,12 @@ fn check_setting(config: &Value, key: &str, supported: &[&str]) -> Result<()> {
 }
 
 fn gptq(config: &Value) -> Result<Quantization> {
-    check_bits(&config["bits"], 4)?;
+    let has_8_bits = config["bits"] == 8;
+    ensure!(
+        has_8_bits || config["bits"] == 4,
+        "weights of {} bits are not supported; use a checkpoint of 4 or 8 bits or a GGUF file",
+        config["bits"]
+    );
     check_setting(config, "checkpoint_format", &["gptq", "gptq_v2"])?;
     check_setting(config, "pack_dtype", &["int32"])?;
     ensure!(
@@ -122,9 +127,12 @@ fn gptq(config: &Value) -> Result<Quantization> {
         );
     }
     let packing = Packing {
-        layout: &four_bits::GPTQ,
+        layout: if has_8_bits { &packed_bits::GPTQ_8_BITS } else { &packed_bits::GPTQ },
         group: group_size(&config["group_size"])?,
-        zero_offset: if config["checkpoint_format"] == "gptq_v2" { 0 } else { GPTQ_ZERO_OFFSET },
+        zero_offset: match config["checkpoint_format"] == "gptq_v2" {
+            true => 0,
+            false => GPTQ_ZERO_OFFSETS[usize::from(has_8_bits)],
+        },
         symmetric: config["sym"] == true,
         requires_zeros: true,
         may_reorder: config["desc_act"] == true,
@@ -137,7 +145,7 @@ fn awq(config: &Value) -> Result<Quantization> {
     check_bits(field(["bits", "w_bit"]).unwrap_or(&Value::Null), 4)?;
     check_setting(config, "version", &["gemm"])?;
     let packing = Packing {
-        layout: &four_bits::AWQ,
+        layout: &packed_bits::AWQ,
         group: group_size(field(["group_size", "q_group_size"]).unwrap_or(&Value::Null))?,
         zero_offset: 0,
         symmetric: false,
@@ -170,7 +178,7 @@ fn compressed_tensors(config: &Value) -> Result<Quantization> {
         blocks = blocks.or(block_size(&weights["block_structure"])?);
     }
     let packing = Packing {
-        layout: &four_bits::COMPRESSED_TENSORS,
+        layout: &packed_bits::COMPRESSED_TENSORS,
         group: None,
         zero_offset: 0,
         symmetric: false,

@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use candle_core::DType;
 
 use super::format::Format;
-use super::four_bits::FourBits;
 use super::matrix::{Region, StoredMatrix};
 use super::mxfp4;
+use super::packed_bits::PackedBits;
 use super::scaled::Scaled;
 
 /// Encoding of a tensor in its file.
@@ -19,7 +19,7 @@ pub(super) enum Encoding {
     /// Elements of MXFP4 blocks, and their scales at an offset of a file.
     Mxfp4(usize, u64),
     /// Weights of four bits.
-    FourBits(Box<FourBits>),
+    PackedBits(Box<PackedBits>),
     /// Weights of eight bits with scales.
     Scaled(Box<Scaled>),
 }
@@ -57,14 +57,14 @@ impl TensorInfo {
     /// smaller than the floats that they are otherwise converted to.
     pub fn ordered(&self) -> Option<(Format, &Arc<[u32]>)> {
         match &self.encoding {
-            Encoding::FourBits(weights) => weights.ordered(self.rows_and_columns()[1]),
+            Encoding::PackedBits(weights) => weights.ordered(self.rows_and_columns()[1]),
             _ => None,
         }
     }
 
     /// Changes the type of the floats to which weights in other encodings are converted.
     pub(super) fn dequantize_as(&mut self, dtype: DType) {
-        if let (Encoding::FourBits(_) | Encoding::Scaled(_), Format::Floats(_)) =
+        if let (Encoding::PackedBits(_) | Encoding::Scaled(_), Format::Floats(_)) =
             (&self.encoding, self.format)
         {
             self.format = Format::Floats(dtype);
@@ -90,7 +90,7 @@ impl TensorInfo {
             Encoding::Mxfp4(file, offset) => {
                 vec![own(mxfp4::BLOCK, mxfp4::ELEMENTS), matrix(*file, *offset, mxfp4::BLOCK, 1)]
             }
-            Encoding::FourBits(weights) => weights.matrices(),
+            Encoding::PackedBits(weights) => weights.matrices(),
             Encoding::Scaled(weights) => weights.matrices(),
         }
     }
@@ -98,7 +98,7 @@ impl TensorInfo {
     /// Returns the regions of its matrices that encode some rows and columns, which must be whole blocks.
     pub(super) fn regions(&self, rows: &Range<usize>, columns: &Range<usize>) -> Vec<Region> {
         match &self.encoding {
-            Encoding::FourBits(weights) => weights.regions(rows, columns),
+            Encoding::PackedBits(weights) => weights.regions(rows, columns),
             Encoding::Scaled(weights) => weights.regions(rows, columns),
             _ => {
                 let (elements, _) = self.format.unit();
@@ -118,7 +118,7 @@ impl TensorInfo {
         mut data: Vec<Vec<u8>>,
     ) -> Result<Vec<u8>> {
         Ok(match (&self.encoding, &data[..]) {
-            (Encoding::FourBits(weights), data) => weights.decode(format, rows, columns, data)?,
+            (Encoding::PackedBits(weights), data) => weights.decode(format, rows, columns, data)?,
             (Encoding::Scaled(weights), data) => weights.decode(format, rows, columns, data)?,
             (Encoding::Mxfp4(..), [elements, scales]) => mxfp4::join(elements, scales),
             _ => data.swap_remove(0),
