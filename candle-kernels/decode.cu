@@ -139,6 +139,8 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
     __shared__ float merged[WAVES][MERGED_ROWS][COLUMNS * 32];
     __shared__ SoftmaxState states[WAVES][ROWS];
     __shared__ bool is_last;
+    CANDLE_BEGIN_NEXT_LAUNCH();
+    CANDLE_WAIT_FOR_LAUNCHES();
     Task<T, S> task(TASK_ARGUMENTS, ENCODED_ARGUMENTS);
     task.assign_rows(ROWS);
     if (task.empty) {

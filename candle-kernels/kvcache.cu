@@ -140,6 +140,8 @@ template <> constexpr float Encoding<__half>::LARGEST = 65504;
 // over rows. An encoded cache has pairs of scales, as two bf16.
 template <unsigned int N, typename T, typename C, typename S>
 __device__ __forceinline__ void write_heads(PARAMETERS(T, C, S), __nv_bfloat16 *scales = nullptr, bool is_fp8 = false) {
+    CANDLE_BEGIN_NEXT_LAUNCH();
+    CANDLE_WAIT_FOR_LAUNCHES();
     typedef Pairs<N> P;
     const unsigned int shift = log2_of(lanes), lane = threadIdx.x & (lanes - 1), heads = q_heads + 2 * kv_heads;
     const unsigned int number = blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);

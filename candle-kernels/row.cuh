@@ -148,7 +148,8 @@ __device__ __forceinline__ float reduce_rows(const float (&sums)[ROWS], unsigned
 __device__ __forceinline__ unsigned int row_of_lane(unsigned int lane) { return (lane & 1) * 2 + (lane >> 1 & 1); }
 
 // M multiplies a lane's part: a unit is what it multiplies at once, and UNITS of them are in registers. There are up to
-// ROWS rows of activations; with more than one, at least as many lanes share a row of a matrix.
+// ROWS rows of activations; with more than one, at least as many lanes share a row of a matrix. The first weights are loaded
+// before the wait for earlier launches: a launch that may overlap with them has weights that they do not write.
 template <typename M, unsigned int ROWS>
 __device__ __forceinline__ void row_product(const RowMatrices &matrices, const RowInput &input, const RowEpilogue &after,
                                             const unsigned int lanes, RowSums &sums, M &part) {
@@ -172,9 +173,13 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
         return M::read(matrices.row(row_of(min(task, tasks - 1)), row_bytes), place, segment);
     };
 
-    // The summand of a single row is loaded before the weights.
+    CANDLE_BEGIN_NEXT_LAUNCH();
+    // The summand of a single row is loaded before the weights, unless an earlier launch may still write it.
     const bool is_ahead = ROWS == 1 && after.summand != nullptr && threadIdx.x < count;
-    const uint32_t summand = is_ahead ? load_bits(after.summand, after.summand_dtype, first + threadIdx.x) : 0;
+    const auto load_summand = [&]() INLINE {
+        return is_ahead ? load_bits(after.summand, after.summand_dtype, first + threadIdx.x) : 0;
+    };
+    uint32_t summand = CANDLE_OVERLAPS_LAUNCHES ? 0 : load_summand();
     float squared[ROWS] = {};
     for (unsigned int segment = 0; segment < place.units; segment += lanes * M::UNITS) {
         // Hidden from the compiler, which would keep all comparisons below in scalar registers.
@@ -190,6 +195,14 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
         // Keeps these loads before the others.
         asm volatile("" ::: "memory");
         if (segment == 0) {
+#if CANDLE_OVERLAPS_LAUNCHES
+            if (ROWS == 1 && input.norm != nullptr && threadIdx.x * 128 < input.k * 2) {
+                // 128 bytes of the norm's weights, which are used after the wait.
+                asm volatile("prefetch.global.L2 [%0];" ::"l"((const uint8_t *)input.norm + threadIdx.x * 128));
+            }
+            CANDLE_WAIT_FOR_LAUNCHES();
+            summand = load_summand();
+#endif
             part.prepare(input, squared);
         }
         typename M::Activations x[ROWS];

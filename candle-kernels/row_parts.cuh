@@ -2,6 +2,19 @@
 #pragma once
 #include "row.cuh"
 
+#if CANDLE_OVERLAPS_LAUNCHES
+// Loads 16 bytes that are read once, and are the first to leave the caches. Otherwise the weights of a layer displace the
+// small operands of all launches: norms, the residual, angles and the block table.
+__device__ __forceinline__ uint4 load_once(const void *from) {
+    uint4 loaded;
+    asm volatile("{ .reg .b64 policy; createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+                 "ld.global.nc.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], policy; }"
+                 : "=r"(loaded.x), "=r"(loaded.y), "=r"(loaded.z), "=r"(loaded.w)
+                 : "l"(from));
+    return loaded;
+}
+#endif
+
 // Rows of floats; a unit is a pack. Of AHEAD rows, parts are loaded ahead.
 template <typename T, unsigned int ROWS, unsigned int AHEAD_ = CANDLE_FEW_REGISTERS(2, (ROWS == 1 ? 2 : 1))>
 struct FloatRow {
@@ -16,7 +29,14 @@ struct FloatRow {
         Raw raw;
 #pragma unroll
         for (unsigned int u = 0; u < UNITS; ++u) {
-            raw.packs[u] = Pack<T, N>::read((const T *)row + place.clamped(segment, u) * N);
+            const T *from = (const T *)row + place.clamped(segment, u) * N;
+#if CANDLE_OVERLAPS_LAUNCHES
+            if constexpr (ROWS == 1) {
+                raw.packs[u] = candle_bits<Pack<T, N>>(load_once(from));
+                continue;
+            }
+#endif
+            raw.packs[u] = Pack<T, N>::read(from);
         }
         return raw;
     }

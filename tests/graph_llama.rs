@@ -6,13 +6,17 @@ mod common;
 mod decoder;
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
-use candle_core::{D, DType, Device, IndexOp, Tensor};
-use candle_nn::VarBuilder;
+use candle_core::{D, DType, Device, IndexOp, Shape, Tensor};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
 use candle_transformers::models::llama::{Cache, Config, Llama, LlamaConfig};
 use decoder::Decoder;
 
+/// Held by each test, since one compares the use of the device's memory.
+static DEVICE: Mutex<()> = Mutex::new(());
 const PROMPT: [u32; 5] = [1, 17, 230, 45, 301];
 const TOKENS: usize = 12;
 
@@ -63,6 +67,7 @@ fn generate(decoder: &Decoder, step: impl Fn() -> candle_core::Result<()>) -> Re
 
 #[test]
 fn replays_generate_the_text_of_candle_transformers() {
+    let _held = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
     let expected = expected().unwrap();
     let load = |device: &Device| {
         Decoder::load(&config().unwrap(), PROMPT.len() + TOKENS, &weights(device).unwrap()).unwrap()
@@ -79,4 +84,67 @@ fn replays_generate_the_text_of_candle_transformers() {
         assert_eq!(generate(&decoder, || graph.replay()).unwrap(), expected);
     }
     assert_eq!(device.as_rocm_device().unwrap().memory_stats().live, memory);
+}
+
+/// Backend that returns random weights.
+struct RandomWeights;
+
+impl SimpleBackend for RandomWeights {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        let mean = if name.contains("norm") { 1f32 } else { 0. };
+        Tensor::randn(mean, 0.05, shape, device)?.to_dtype(dtype)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> candle_core::Result<Tensor> {
+        candle_core::bail!("the shape of {name} is unknown")
+    }
+
+    fn contains_tensor(&self, _: &str) -> bool {
+        true
+    }
+}
+
+/// Launches of a graph may overlap on some GPUs; those of eager steps do not. On a GPU, the model is large enough for that.
+#[test]
+fn many_replays_predict_the_tokens_of_eager_steps() {
+    let _held = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = common::device();
+    let is_software = common::on_software_gpu("small sizes suffice");
+    let (scale, layers, sequences, count) = if is_software { (1, 2, 2, 4) } else { (16, 6, 40, 100) };
+    let config = Config {
+        hidden_size: 128 * scale,
+        intermediate_size: 256 * scale,
+        vocab_size: 512 * scale,
+        num_hidden_layers: layers,
+        num_attention_heads: 4 * scale,
+        num_key_value_heads: 2 * scale,
+        max_position_embeddings: 256,
+        ..config().unwrap()
+    };
+    for dtype in [DType::F16, DType::BF16] {
+        let weights = VarBuilder::from_backend(Box::new(RandomWeights), dtype, device.clone());
+        let decoder = Decoder::load(&config, count, &weights).unwrap();
+        let tokens = |first: u32, step: &dyn Fn() -> candle_core::Result<()>| -> Result<Vec<u32>> {
+            decoder.set_position(0)?;
+            decoder.set_token(first)?;
+            let next = |_| {
+                step()?;
+                Ok(decoder.token()?)
+            };
+            (0..count).map(next).collect()
+        };
+        let eager: Vec<_> = (0..sequences).map(|first| tokens(first, &|| decoder.step()).unwrap()).collect();
+        let (graph, ()) = device.as_rocm_device().unwrap().capture(|| decoder.step()).unwrap();
+        for (first, expected) in (0..sequences).zip(&eager) {
+            assert_eq!(&tokens(first, &|| graph.replay()).unwrap(), expected, "{dtype:?} after {first}");
+        }
+        assert!(eager.iter().any(|tokens| tokens != &eager[0]), "the input does not matter");
+    }
 }

@@ -105,16 +105,16 @@ impl Decoder {
     pub fn step(&self) -> Result<()> {
         let mut x = self.embeddings.index_select(&self.token, 0)?;
         for (at, layer) in self.layers.iter().enumerate() {
-            let query_key_value = FusedProduct::new(&x, &layer.query_key_value);
+            let query_key_value = product(&x, &layer.query_key_value);
             let attended =
                 self.attend(at, layer, &query_key_value.rms_norm(&layer.input_norm, self.eps).forward()?)?;
-            x = FusedProduct::new(&attended, &layer.output).residual(&x).forward()?;
-            let gate_up = FusedProduct::new(&x, &layer.gate_up).rms_norm(&layer.feed_forward_norm, self.eps);
-            x = FusedProduct::new(&gate_up.gated(GateActivation::Silu).forward()?, &layer.down)
+            x = product(&attended, &layer.output).residual(&x).forward()?;
+            let gate_up = product(&x, &layer.gate_up).rms_norm(&layer.feed_forward_norm, self.eps);
+            x = product(&gate_up.gated(GateActivation::Silu).forward()?, &layer.down)
                 .residual(&x)
                 .forward()?;
         }
-        let logits = FusedProduct::new(&x, &self.head).rms_norm(&self.norm, self.eps).forward()?;
+        let logits = product(&x, &self.head).rms_norm(&self.norm, self.eps).forward()?;
         self.token.slice_set(&logits.argmax(D::Minus1)?, 0, 0)?;
         self.cache.advance()
     }
@@ -175,6 +175,11 @@ impl Layer {
             widths: [hidden, keys, keys],
         })
     }
+}
+
+/// Describes a product with a weight of the model, which no step writes.
+fn product<'a>(x: &'a Tensor, weight: &'a Tensor) -> FusedProduct<'a> {
+    FusedProduct::new(x, weight).constant_weight()
 }
 
 /// Returns cosines and sines (positions, width / 2) of RoPE with the given base.

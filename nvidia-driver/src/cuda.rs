@@ -4,7 +4,8 @@
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 
 use rocm_rs::hip::bindings::{
-    hipCtx_t, hipEvent_t, hipFunction_t, hipGraph_t, hipGraphExec_t, hipGraphNode_t, hipModule_t, hipStream_t,
+    HIP_LAUNCH_CONFIG, hipCtx_t, hipEvent_t, hipFunction_t, hipGraph_t, hipGraphExec_t, hipGraphNode_t,
+    hipModule_t, hipStream_t,
 };
 
 /// `CUresult`.
@@ -125,5 +126,7 @@ functions! {
                 hipFunction_t, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, hipStream_t,
                 *mut *mut c_void, *mut *mut c_void
             ) -> Code;
+        cuLaunchKernelEx = "cuLaunchKernelEx":
+            fn(*const HIP_LAUNCH_CONFIG, hipFunction_t, *mut *mut c_void, *mut *mut c_void) -> Code;
     }
 }

@@ -23,6 +23,7 @@ use rocm_driver_api::{Address, Driver, Library, LibraryFile, LoadError, Table, t
 
 const TABLES: &[(Library, Table)] = &[
     (Library::Hip, hip::TABLE),
+    (Library::Hip, hip::OPTIONAL),
     (Library::RocBlas, rocblas::TABLE),
     (Library::MiOpen, miopen::TABLE),
     (Library::HipBlasLt, hipblaslt::TABLE),

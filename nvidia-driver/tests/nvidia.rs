@@ -415,6 +415,40 @@ fn launch_arguments_are_passed_in_both_forms() -> Outcome {
 }
 
 #[test]
+fn overlapping_launches_prefer_shared_memory() -> Outcome {
+    if !in_child("overlapping_launches_prefer_shared_memory", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
+        return Ok(());
+    }
+    let kernel = function(c"kernel");
+    let mut argument = 77u32;
+    let mut arguments = [(&raw mut argument).cast::<c_void>()];
+    // SAFETY: zeros are valid for both structs.
+    let (mut attribute, mut config): (hip_types::hipLaunchAttribute, hip_types::HIP_LAUNCH_CONFIG) =
+        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    attribute.id = 6;
+    (config.gridDimX, config.blockDimX, config.attrs, config.numAttrs) = (7, 32, &raw mut attribute, 1);
+    // SAFETY: a function of the fake library, which reads one argument, and a configuration with one attribute.
+    unsafe {
+        let launched = hip::hipDrvLaunchKernelEx(&config, kernel, arguments.as_mut_ptr(), null_mut());
+        assert_eq!(launched, 0);
+        let mut extra = [null_mut()];
+        assert_eq!(hip::hipDrvLaunchKernelEx(&config, kernel, null_mut(), extra.as_mut_ptr()), 801);
+        assert_contains(last_error(), &["`extra`"]);
+        (*config.attrs).id = 2;
+        assert_eq!(hip::hipDrvLaunchKernelEx(&config, kernel, arguments.as_mut_ptr(), null_mut()), 801);
+        assert_contains(last_error(), &["attribute 2"]);
+    }
+    let expected = [
+        "retain 0",
+        "kernel attribute 8 = 64512",
+        "kernel attribute 9 = 100",
+        "kernel [7, 0, 0, 32, 0, 0, 0], 1 attributes: 77",
+    ];
+    assert_eq!(log(CUDA)?, expected);
+    Ok(())
+}
+
+#[test]
 fn a_kernel_fault_invalidates_the_context() -> Outcome {
     if !in_child("a_kernel_fault_invalidates_the_context", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());

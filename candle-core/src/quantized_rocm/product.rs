@@ -224,6 +224,7 @@ fn row_kernel(operands: &Operands) -> Result<RocmStorage> {
         bias: None,
         activation: ACTIVATION_NONE,
         summand: None,
+        is_constant: false,
         matrices: &[RowMatrix { weights: blocks, n, out }],
     };
     device.state().stream.bind_and_flush()?;

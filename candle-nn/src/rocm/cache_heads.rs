@@ -117,11 +117,19 @@ pub fn cache_heads(op: &CacheHeads) -> Result<Option<Tensor>> {
     }
     match kernel {
         // SAFETY: the operands were checked against their buffers for these sizes, and the kernel checks positions and slots.
-        Kernel::Plain(kernel) => unsafe { x.device().launch(kernel, config, &arguments!(CacheHeads))? },
+        Kernel::Plain(kernel) => unsafe {
+            x.device().launch_overlapping(kernel, config, &arguments!(CacheHeads))?
+        },
         Kernel::Encoded(kernel) => {
             let is_fp8 = cache == DType::F8E4M3;
             // SAFETY: as above.
-            unsafe { x.device().launch(kernel, config, &arguments!(CacheHeadsEncoded, scales, is_fp8))? }
+            unsafe {
+                x.device().launch_overlapping(
+                    kernel,
+                    config,
+                    &arguments!(CacheHeadsEncoded, scales, is_fp8),
+                )?
+            }
         }
     };
     let shape = (sizes.rows, sizes.heads, sizes.width);

@@ -40,3 +40,10 @@ CANDLE_DEVICE size_t candle_offset(unsigned int index, size_t num_dims, const si
     }
     return num_dims == 0 ? index : offset + index * strides[0];
 }
+
+// Launches of other targets do not overlap (nvptx.h).
+#if !defined(CANDLE_OVERLAPS_LAUNCHES)
+#define CANDLE_OVERLAPS_LAUNCHES 0
+#define CANDLE_BEGIN_NEXT_LAUNCH()
+#define CANDLE_WAIT_FOR_LAUNCHES()
+#endif

@@ -42,6 +42,16 @@ CANDLE_DEVICE int __dp4a(int a, int b, int c) {
     return sum;
 }
 
+// A launch may overlap with the one before it. Its first instructions then run before that launch has finished; after
+// CANDLE_WAIT_FOR_LAUNCHES(), all earlier launches have finished, and their writes are visible. Every thread of a kernel that
+// is launched so must wait before it accesses memory that earlier launches access, and every workgroup must wait, so that
+// launches finish in their order. When all workgroups have executed CANDLE_BEGIN_NEXT_LAUNCH(), the next launch may begin.
+#if __CUDA_ARCH__ >= 900
+#define CANDLE_OVERLAPS_LAUNCHES 1
+#define CANDLE_BEGIN_NEXT_LAUNCH() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#define CANDLE_WAIT_FOR_LAUNCHES() asm volatile("griddepcontrol.wait;" ::: "memory")
+#endif
+
 // Atomic additions to global memory without the old value, by an instruction that the compiler does not select itself.
 #define CANDLE_GLOBAL __attribute__((address_space(1)))
 #define CANDLE_REDUCTION(NAME, T, PTX, REGISTER)                                                                \

@@ -10,7 +10,7 @@ pub(crate) mod status;
 mod stream;
 
 use rocm_driver_api::hip::*;
-use rocm_driver_api::{Table, table};
+use rocm_driver_api::{Address, Table, table};
 
 /// HIP's functions under their C names.
 mod functions {
@@ -26,3 +26,14 @@ mod functions {
 }
 
 pub(crate) const TABLE: Table = rocm_driver_api::hip_functions!(table functions);
+/// HIP's functions that drivers may lack.
+pub(crate) const OPTIONAL: Table = &[("hipDrvLaunchKernelEx", {
+    let function: unsafe extern "C" fn(
+        *const HIP_LAUNCH_CONFIG,
+        hipFunction_t,
+        *mut *mut c_void,
+        *mut *mut c_void,
+    ) -> hipError_t = module::hipDrvLaunchKernelEx;
+    // SAFETY: both are function pointers; callers cast the address back to its prototype.
+    Some(unsafe { std::mem::transmute::<*const (), Address>(function as *const ()) })
+})];

@@ -7,18 +7,27 @@ use std::ptr::null_mut;
 
 use object::elf::{ELFMAG, EM_AMDGPU, EM_CUDA};
 use rocm_rs::hip::bindings::{
-    hipDeviceptr_t, hipError_t, hipError_t_hipErrorFileNotFound, hipError_t_hipErrorInvalidImage,
-    hipError_t_hipErrorInvalidValue, hipError_t_hipErrorNoBinaryForGpu, hipError_t_hipErrorNotSupported,
-    hipFunction_attribute, hipFunction_t, hipJitOption, hipModule_t, hipStream_t,
+    HIP_LAUNCH_CONFIG, hipDeviceptr_t, hipError_t, hipError_t_hipErrorFileNotFound,
+    hipError_t_hipErrorInvalidImage, hipError_t_hipErrorInvalidValue, hipError_t_hipErrorNoBinaryForGpu,
+    hipError_t_hipErrorNotSupported, hipFunction_attribute, hipFunction_t, hipJitOption, hipModule_t,
+    hipStream_t,
 };
 
 use super::context::{current, forwarded, null_pointer, with_context};
 use super::properties::{self, SHARED_BYTES};
 use super::status::{SUCCESS, fail};
+use crate::running::running;
 
 /// `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES` and `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 const STATIC_SHARED: c_uint = 1;
 const MAX_DYNAMIC_SHARED: c_uint = 8;
+/// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`, and its value for as much shared memory as possible, in percent.
+const PREFERRED_SHARED_CARVEOUT: c_uint = 9;
+const MAX_SHARED: c_int = 100;
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
+const PROGRAMMATIC_SERIALIZATION: c_uint = 6;
+/// The first version that captures launches with that attribute, CUDA 12.3.
+const CAPTURES_OVERLAPPING: i32 = 12030;
 /// The last function attribute that HIP and CUDA number alike.
 const LAST_SHARED_ATTRIBUTE: hipFunction_attribute = 9;
 
@@ -176,6 +185,50 @@ pub(crate) unsafe extern "C" fn hipModuleLaunchKernel(
     with_context("cuLaunchKernel", |cuda| unsafe {
         (cuda.cuLaunchKernel)(f, x, y, z, a, b, c, sharedMemBytes, stream, kernelParams, extra)
     })
+}
+
+/// Launches a kernel that may overlap with the launch before it, which HIP has no attribute for. The structs of both APIs are
+/// the same.
+///
+/// The launch needs space on the multiprocessors next to the one before it. Both therefore prefer the same division of their
+/// memory between L1 cache and shared memory. Older drivers cannot capture such a launch; there it does not overlap.
+pub(crate) unsafe extern "C" fn hipDrvLaunchKernelEx(
+    config: *const HIP_LAUNCH_CONFIG,
+    f: hipFunction_t,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> hipError_t {
+    if config.is_null() {
+        return null_pointer();
+    }
+    // SAFETY: the caller's configuration.
+    let mut config = unsafe { config.read() };
+    for at in 0..config.numAttrs as usize {
+        // SAFETY: the configuration has as many attributes.
+        let id = unsafe { config.attrs.add(at).read().id };
+        if id != PROGRAMMATIC_SERIALIZATION {
+            let reason = format!("hipDrvLaunchKernelEx does not support attribute {id}");
+            return fail(hipError_t_hipErrorNotSupported, reason);
+        }
+    }
+    if !extra.is_null() {
+        let reason = "hipDrvLaunchKernelEx supports no `extra`: pass the arguments in `params`".to_owned();
+        return fail(hipError_t_hipErrorNotSupported, reason);
+    }
+    if running().is_none_or(|running| running.version < CAPTURES_OVERLAPPING) {
+        config.numAttrs = 0;
+    }
+    let code = with_context("cuFuncSetAttribute", |cuda| {
+        // SAFETY: the caller's function.
+        unsafe { (cuda.cuFuncSetAttribute)(f, PREFERRED_SHARED_CARVEOUT, MAX_SHARED) }
+    });
+    match code {
+        // SAFETY: the caller's configuration, function and arguments.
+        SUCCESS => with_context("cuLaunchKernelEx", |cuda| unsafe {
+            (cuda.cuLaunchKernelEx)(&config, f, params, extra)
+        }),
+        code => code,
+    }
 }
 
 /// Translates HIP's list of tagged values to CUDA's. The tags are the same, except that HIP's end is 3 and CUDA's is 0.

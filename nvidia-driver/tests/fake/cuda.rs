@@ -320,6 +320,14 @@ cuda! {
         *to = 2048 / block;
         0
     }
+    #[context] fn cuLaunchKernelEx(
+        config: *const [c_uint; 14], function: *mut Object, arguments: *mut *mut u32, _extra: *mut *mut c_void
+    ) {
+        // Sizes of the grid and of a block, shared memory; then padding, the stream, attributes, and their number.
+        let (config, name) = (*config, &(*function).name);
+        log(format!("{name} {:?}, {} attributes: {}", &config[..7], config[12], arguments.read().read()));
+        0
+    }
     #[context] fn cuLaunchKernel(
         function: *mut Object, x: c_uint, y: c_uint, z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, _stream: *mut Object, arguments: *mut *mut u32, extra: *mut *mut c_void

@@ -3,10 +3,10 @@ pub use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 
 use rocm_rs::hip::bindings as declared;
 pub use rocm_rs::hip::bindings::{
-    dim3, hipCtx_t, hipDevice_t, hipDeviceAttribute_t, hipDeviceProp_tR0600, hipDeviceptr_t, hipError_t,
-    hipEvent_t, hipFunction_attribute, hipFunction_t, hipGraph_t, hipGraphExec_t, hipGraphNode_t,
-    hipJitOption, hipMemcpyKind, hipModule_t, hipStream_t, hipStreamCallback_t, hipStreamCaptureMode,
-    hipStreamCaptureStatus,
+    HIP_LAUNCH_CONFIG, dim3, hipCtx_t, hipDevice_t, hipDeviceAttribute_t, hipDeviceProp_tR0600,
+    hipDeviceptr_t, hipError_t, hipEvent_t, hipFunction_attribute, hipFunction_t, hipGraph_t, hipGraphExec_t,
+    hipGraphNode_t, hipJitOption, hipMemcpyKind, hipModule_t, hipStream_t, hipStreamCallback_t,
+    hipStreamCaptureMode, hipStreamCaptureStatus,
 };
 
 use crate::error::LoadError;
@@ -161,6 +161,10 @@ macro_rules! hip_functions {
                 fn hipLaunchKernel(
                     function_address: *const c_void, numBlocks: dim3, dimBlocks: dim3, args: *mut *mut c_void,
                     sharedMemBytes: usize, stream: hipStream_t,
+                ) -> hipError_t;
+                fn hipDrvLaunchKernelEx(
+                    config: *const HIP_LAUNCH_CONFIG, f: hipFunction_t, params: *mut *mut c_void,
+                    extra: *mut *mut c_void,
                 ) -> hipError_t;
             }
         }

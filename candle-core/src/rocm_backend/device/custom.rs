@@ -2,7 +2,7 @@
 use super::attachments::AppendList;
 use super::device::{Attachment, DeviceState, RocmDevice};
 use super::kernels::load_module;
-use super::launch::{enqueue, LaunchConfig};
+use super::launch::{enqueue, LaunchConfig, Order};
 use crate::rocm_backend::RocmError;
 use crate::scalar::Scalar;
 use crate::Result;
@@ -265,7 +265,16 @@ impl<'a> Launch<'a> {
         self.state.stream.bind_and_flush()?;
         let arguments = &self.addresses[..self.count];
         // SAFETY: number and sizes were checked, and the caller guarantees types and pointers.
-        unsafe { enqueue(self.state, self.kernel.function, self.config, arguments, &self.kernel.name) }
+        unsafe {
+            enqueue(
+                self.state,
+                self.kernel.function,
+                self.config,
+                arguments,
+                &self.kernel.name,
+                Order::Serial,
+            )
+        }
     }
 
     fn check_arguments(&self) -> Result<()> {

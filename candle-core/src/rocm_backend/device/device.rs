@@ -175,6 +175,11 @@ impl DeviceState {
         self.multiprocessors
     }
 
+    /// Returns true if launches of a graph can overlap, as on NVIDIA GPUs of the architecture sm_90.
+    pub(crate) fn overlaps_launches(&self) -> bool {
+        self.arch == "sm_90"
+    }
+
     /// Returns true if the matrix units flush subnormal f16 and bf16 operands to zero, as on gfx90a.
     pub(crate) fn drops_denormals(&self) -> bool {
         self.arch.starts_with("gfx90a")

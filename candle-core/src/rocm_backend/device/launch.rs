@@ -96,6 +96,29 @@ impl RocmDevice {
         // SAFETY: the caller guarantees the pointers.
         unsafe { self.state().launch_now(kernel, config, arguments) }
     }
+
+    /// Like [`Self::launch`]. In a captured graph, the launch may overlap with earlier ones, on GPUs that support it.
+    ///
+    /// # Errors
+    /// See [`Self::launch`].
+    ///
+    /// # Safety
+    /// See [`Self::launch`]. The kernel must call `CANDLE_WAIT_FOR_LAUNCHES` in each workgroup, and in each thread before it
+    /// accesses memory that an earlier launch of the graph writes, or memory that one reads and this one writes.
+    #[inline]
+    pub unsafe fn launch_overlapping<F: KernelFamily>(
+        &self,
+        kernel: KernelOf<F::Any>,
+        config: LaunchConfig,
+        arguments: &F,
+    ) -> Result<()> {
+        if config.is_empty() {
+            return Ok(());
+        }
+        self.state().stream.bind_and_flush()?;
+        // SAFETY: the caller guarantees the pointers and the waits.
+        unsafe { self.state().launch_in(Order::Overlapping, kernel, config, arguments) }
+    }
 }
 
 impl DeviceState {
@@ -113,6 +136,25 @@ impl DeviceState {
         config: LaunchConfig,
         arguments: &F,
     ) -> Result<()> {
+        // SAFETY: the caller guarantees the pointers.
+        unsafe { self.launch_in(Order::Serial, kernel, config, arguments) }
+    }
+
+    /// Like [`Self::launch_now`], in an order.
+    ///
+    /// # Errors
+    /// See [`RocmDevice::launch`].
+    ///
+    /// # Safety
+    /// See [`RocmDevice::launch`], and [`RocmDevice::launch_overlapping`] for [`Order::Overlapping`].
+    #[inline]
+    pub(crate) unsafe fn launch_in<F: KernelFamily>(
+        &self,
+        order: Order,
+        kernel: KernelOf<F::Any>,
+        config: LaunchConfig,
+        arguments: &F,
+    ) -> Result<()> {
         let threads = u64::from(config.block.0) * u64::from(config.block.1) * u64::from(config.block.2);
         if threads > u64::from(F::BLOCK) || (config.lds_bytes > 0 && !F::DYNAMIC_LDS) {
             return Err(geometry_refused::<F>(kernel.id().name(), &config));
@@ -120,7 +162,7 @@ impl DeviceState {
         let function = self.function(kernel.id())?;
         let arguments = arguments.arguments();
         // SAFETY: the build checked the family's arguments against the code object; the caller guarantees the pointers.
-        unsafe { enqueue(self, function, config, arguments.as_ref(), kernel.id().name()) }
+        unsafe { enqueue(self, function, config, arguments.as_ref(), kernel.id().name(), order) }
     }
 }
 
@@ -134,7 +176,19 @@ fn geometry_refused<F: KernelFamily>(kernel: &str, config: &LaunchConfig) -> cra
     .into()
 }
 
-/// Calls hipModuleLaunchKernel. The GPU is bound.
+/// Order of a launch and the one before it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// The launch begins when all earlier ones have finished.
+    Serial,
+    /// In a captured graph, the launch may begin earlier, and waits for the others itself.
+    Overlapping,
+}
+
+/// Attribute of a launch that may overlap with the one before it. HIP has CUDA's numbers of attributes, but not this one.
+const OVERLAPPING_ATTRIBUTE: bindings::hipLaunchAttributeID = 6;
+
+/// Calls hipModuleLaunchKernel, or hipDrvLaunchKernelEx for a launch that overlaps. The GPU is bound.
 ///
 /// # Safety
 /// `function` must belong to one of this device's modules, `arguments` must be the addresses of its arguments, and
@@ -146,27 +200,52 @@ pub(super) unsafe fn enqueue(
     config: LaunchConfig,
     arguments: &[*const c_void],
     name: &str,
+    order: Order,
 ) -> Result<()> {
     let (grid, block) = (config.grid, config.block);
+    let params = arguments.as_ptr().cast_mut().cast();
+    let is_overlapping =
+        order == Order::Overlapping && state.stream.is_capturing() && state.overlaps_launches();
     // SAFETY: the caller guarantees the arguments; HIP copies their values before it returns and does not modify them.
     let code = unsafe {
-        bindings::hipModuleLaunchKernel(
-            function,
-            grid.0,
-            grid.1,
-            grid.2,
-            block.0,
-            block.1,
-            block.2,
-            config.lds_bytes,
-            state.stream.raw(),
-            arguments.as_ptr().cast_mut().cast(),
-            std::ptr::null_mut(),
-        )
+        match is_overlapping {
+            false => bindings::hipModuleLaunchKernel(
+                function,
+                grid.0,
+                grid.1,
+                grid.2,
+                block.0,
+                block.1,
+                block.2,
+                config.lds_bytes,
+                state.stream.raw(),
+                params,
+                std::ptr::null_mut(),
+            ),
+            true => {
+                let mut attribute: bindings::hipLaunchAttribute = std::mem::zeroed();
+                attribute.id = OVERLAPPING_ATTRIBUTE;
+                attribute.__bindgen_anon_1.value.cooperative = 1;
+                let config = bindings::HIP_LAUNCH_CONFIG {
+                    gridDimX: grid.0,
+                    gridDimY: grid.1,
+                    gridDimZ: grid.2,
+                    blockDimX: block.0,
+                    blockDimY: block.1,
+                    blockDimZ: block.2,
+                    sharedMemBytes: config.lds_bytes,
+                    hStream: state.stream.raw(),
+                    attrs: &raw mut attribute,
+                    numAttrs: 1,
+                };
+                bindings::hipDrvLaunchKernelEx(&config, function, params, std::ptr::null_mut())
+            }
+        }
     };
     state.stream.check_code(code, || {
         let lds = config.lds_bytes;
-        format!("hipModuleLaunchKernel({name}, grid {grid:?}, block {block:?}, {lds} B LDS)")
+        let call = if is_overlapping { "hipDrvLaunchKernelEx" } else { "hipModuleLaunchKernel" };
+        format!("{call}({name}, grid {grid:?}, block {block:?}, {lds} B LDS)")
     })?;
     match state.stream.is_capturing() {
         false => drop(state.launches.fetch_add(1, Ordering::Relaxed)),

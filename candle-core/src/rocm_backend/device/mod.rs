@@ -34,5 +34,5 @@ pub use doctor::{GpuReport, LibraryReport, Report};
 pub use graph::{RocmGraph, RocmGraphMemory};
 pub use graph_faults::{GraphState, GRAPHS_VARIABLE};
 pub use launch::LaunchConfig;
-pub(crate) use launch::{max_elements, set_max_elements};
+pub(crate) use launch::{max_elements, set_max_elements, Order};
 pub use traps::KnownProblem;

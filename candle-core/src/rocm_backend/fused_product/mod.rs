@@ -145,6 +145,7 @@ pub struct FusedProduct<'a> {
     bias: Option<&'a Tensor>,
     gate: Option<GateActivation>,
     residual: Option<&'a Tensor>,
+    is_constant: bool,
     dtype: DType,
 }
 
@@ -153,7 +154,7 @@ impl<'a> FusedProduct<'a> {
     /// `&QMatMul` convert to a weight.
     pub fn new(x: &'a Tensor, weight: impl Into<ProductWeight<'a>>) -> Self {
         let (weight, dtype) = (weight.into(), x.dtype());
-        Self { x, weight, norm: None, bias: None, gate: None, residual: None, dtype }
+        Self { x, weight, norm: None, bias: None, gate: None, residual: None, is_constant: false, dtype }
     }
 
     /// Normalizes each row of `x` first: x / sqrt(mean(x²) + eps) · weight, with a `weight` (k).
@@ -178,6 +179,16 @@ impl<'a> FusedProduct<'a> {
     /// Adds a tensor with the shape of the result, if it is present, after the gate.
     pub fn residual(mut self, residual: impl Into<Option<&'a Tensor>>) -> Self {
         self.residual = residual.into();
+        self
+    }
+
+    /// Declares that no captured graph that contains this product writes the weight. In a graph, a product of one row may then
+    /// begin to read the weight before the operations before it have finished, on GPUs that can do so. By default it waits
+    /// for them.
+    ///
+    /// The weight may be written before the graph is replayed, and between replays, by operations on the device's stream.
+    pub fn constant_weight(mut self) -> Self {
+        self.is_constant = true;
         self
     }
 

@@ -62,6 +62,7 @@ impl FusedProduct<'_> {
             bias,
             activation,
             summand: summand.map(|at| (at, residual_dtype)),
+            is_constant: self.is_constant,
             matrices: if self.gate.is_some() { &both } else { &both[..1] },
         };
         let state = xs.device.state();

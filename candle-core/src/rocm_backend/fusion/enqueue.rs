@@ -110,6 +110,7 @@ fn rows(
         bias: None,
         activation: ACTIVATION_NONE,
         summand: summand.map(|at| (at, DType::F32)),
+        is_constant: false,
         matrices,
     };
     // SAFETY: the deferred products checked rows, matrices and outputs, and their memory is kept until now.

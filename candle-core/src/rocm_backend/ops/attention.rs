@@ -482,13 +482,15 @@ impl Launch<'_> {
             let arguments = arguments!(AttentionDecodeEncoded, partial, scales, is_fp8);
             // SAFETY: the layouts were checked against their buffers and each other; the kernel checks lengths and pages.
             // `partial` has space for all parts, and the module's counters suffice for the grid.
-            return unsafe { device.launch(kernel, config, &arguments) };
+            return unsafe { device.launch_overlapping(kernel, config, &arguments) };
         }
         if is_decode {
             let rows = if rows == 4 { AttentionDecodeRows::R4 } else { AttentionDecodeRows::R8 };
             let kernel = found(of.and_then(|of| AttentionDecode::kernel(rows, of)), op, self.dtype)?;
             // SAFETY: as above.
-            return unsafe { device.launch(kernel, config, &arguments!(AttentionDecode, partial)) };
+            return unsafe {
+                device.launch_overlapping(kernel, config, &arguments!(AttentionDecode, partial))
+            };
         }
         match of_rows {
             // SAFETY: as above.

@@ -1,6 +1,6 @@
 //! Products of one to four rows of activations with up to three matrices of one kind in one launch, with the operations
 //! around them in a decoder layer.
-use crate::rocm_backend::device::{DeviceState, LaunchConfig};
+use crate::rocm_backend::device::{DeviceState, LaunchConfig, Order};
 use crate::rocm_backend::error::unsupported_dtype;
 use crate::rocm_backend::ops::quantized_row::activation_bytes;
 use crate::rocm_backend::storage::element;
@@ -58,6 +58,8 @@ pub(crate) struct RowProducts<'a> {
     pub(crate) activation: usize,
     /// If present, these rows of f16, bf16 or f32 are added to the result.
     pub(crate) summand: Option<(DevicePtr, DType)>,
+    /// True if no launch of a captured graph writes the matrices, see `FusedProduct::constant_weight`.
+    pub(crate) is_constant: bool,
     /// The matrices: at least one, at most [`MAX_MATRICES`].
     pub(crate) matrices: &'a [RowMatrix],
 }
@@ -181,6 +183,7 @@ impl RowProducts<'_> {
         let (norm, eps) = self.norm.unwrap_or((null, 0.0));
         let (summand, summand_dtype) = self.summand.unwrap_or((null, self.out_dtype));
         let rows = count(self.rows);
+        let order = if self.is_constant { Order::Overlapping } else { Order::Serial };
         macro_rules! launch {
             ($family:ident, $kernel:expr) => {{
                 let Some(kernel) = $kernel else { return row_kernel(self.weights, self.dtype).map(drop) };
@@ -210,7 +213,7 @@ impl RowProducts<'_> {
                     eps,
                 };
                 // SAFETY: guaranteed by the caller.
-                unsafe { device.launch_now(kernel, config, &arguments) }
+                unsafe { device.launch_in(order, kernel, config, &arguments) }
             }};
         }
         match self.weights {

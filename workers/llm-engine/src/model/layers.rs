@@ -155,7 +155,8 @@ impl Linear {
     fn product<'a>(&'a self, x: &'a Tensor, with: FusedWith<'a>) -> Result<FusedProduct<'a>> {
         let gate = with.gate.and_then(fused_activation);
         let product = FusedProduct::new(x, self.weight()).bias(self.bias.as_ref()).gated(gate);
-        let product = product.residual(with.residual).dtype(self.dtype);
+        // No step writes the weights of a model.
+        let product = product.residual(with.residual).dtype(self.dtype).constant_weight();
         Ok(match with.norm {
             Some(norm) => product.rms_norm(&norm.weight, norm.eps),
             None => product,

@@ -65,6 +65,7 @@ pub(super) unsafe fn few_rows(
             bias: None,
             activation: ACTIVATION_NONE,
             summand: None,
+            is_constant: false,
             matrices: &[RowMatrix { weights: right.1, n, out: out.ptr }],
         };
         out.device.state().stream.bind_and_flush()?;
