@@ -305,9 +305,12 @@ fn states_are_kept_after_each_row() {
         let weight = on_device(&[56, 4], DType::F32, 0.8);
         let rate = on_device(&[3], DType::F32, 0.2).abs().unwrap().neg().unwrap();
         let (dt_bias, norm) = (on_device(&[3], DType::F32, 0.5), on_device(&[8], dtype, 1.0));
+        let rate_of_mamba1 = on_device(&[3, 8, 16], DType::F32, 0.9).abs().unwrap().neg().unwrap();
+        let of_elements = on_device(&[24], DType::F32, 0.5);
         let run = |rows: usize, kept: &[(usize, u32)]| {
             let inputs = on_device(&[20, 3, 56], dtype, 1.5);
-            let [states, scanned] = [0.4, 0.7].map(|limit| on_device(&[20, 3, 8, 16], DType::F32, limit));
+            let [states, scanned, of_mamba1] =
+                [0.4, 0.7, 0.6].map(|limit| on_device(&[20, 3, 8, 16], DType::F32, limit));
             let (x, batch) =
                 (x.narrow(0, 0, rows).unwrap(), Batch::new(&[(rows, 7, 2)], &device).keeping(kept));
             let sequences = batch.sequences();
@@ -317,20 +320,16 @@ fn states_are_kept_after_each_row() {
             let (rate, dt_bias, norm, eps) = (&rate, &dt_bias, &norm, 1e-6);
             let delta = GatedDelta { qkv, a, b: a, z, rate, dt_bias, norm, eps, states: &states, sequences };
             delta.forward().unwrap();
-            let (skip, step_limits, states_of_scan) = (rate, [0.0, f32::INFINITY], &scanned);
-            let scan = SelectiveScan {
-                qkv,
-                a,
-                z,
-                rate,
-                dt_bias,
-                skip,
-                step_limits,
-                states: states_of_scan,
-                sequences,
-            };
+            let (z, skip, step_limits) = (Some(z), rate, [0.0, f32::INFINITY]);
+            let scan =
+                SelectiveScan { qkv, a, z, rate, dt_bias, skip, step_limits, states: &scanned, sequences };
             scan.forward().unwrap();
-            [inputs, states, scanned]
+            let (a, rate, dt_bias, skip) =
+                (&x.narrow(1, 2, 24).unwrap(), &rate_of_mamba1, &of_elements, &of_elements);
+            let scan =
+                SelectiveScan { qkv, a, z, rate, dt_bias, skip, step_limits, states: &of_mamba1, sequences };
+            scan.forward().unwrap();
+            [inputs, states, scanned, of_mamba1]
         };
         let slot_of = |row: usize| if row == 0 { 2 } else { 2 + row as u32 };
         let kept: Vec<(usize, u32)> =
