@@ -28,7 +28,7 @@ fn residual_sums_are_normalized_in_one_launch() {
             (300, 24, 0),
             (1, 2048, 0),
             (5, 4096, 0),
-            (2, 4095, 3),
+            (2, 2047, 3),
         ] {
             for has_post in [false, true] {
                 let on = |count: usize, limit| {

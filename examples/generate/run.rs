@@ -56,7 +56,8 @@ pub fn run(
 
     let (prompt_tokens, tokens) = (prompt.len(), options.tokens as usize);
     let context = Some(prompt_tokens + tokens);
-    let load = LoadOptions { dtype: options.dtype, context, max_contexts: Some(1), ..LoadOptions::default() };
+    let (dtype, max_contexts, decoded_bytes) = (options.dtype, Some(1), Some(0));
+    let load = LoadOptions { dtype, context, max_contexts, decoded_bytes, ..LoadOptions::default() };
     let decoder = load_decoder(&options.model, &device, load, &mut |_| ())?;
     // At least 1, since the engine rejects a prompt that fills the context.
     let left = decoder.capacity().context.saturating_sub(prompt_tokens).max(1);

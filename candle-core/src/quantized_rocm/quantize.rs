@@ -61,6 +61,7 @@ impl QRocmStorage {
     }
 
     fn quantize_weighted(&mut self, src: &RocmStorage, weights: Option<&[f32]>) -> Result<()> {
+        self.decoded.take();
         let transferred;
         let src = match self.device.same_device(&src.device) {
             true => src,

@@ -56,20 +56,20 @@ fn check(format: GgmlDType, (rows, n, k): (usize, usize, usize), dtype: DType, d
     let got = multiply();
     assert_eq!((got.dtype(), got.dims()), (dtype, &[rows, n][..]));
 
-    // A decoded copy has the same values.
+    // A decoded copy has the same values. The library may add those of all columns in another order than those of a part.
     let bytes = 2 * n * k;
     let keep =
         |max_bytes| blocks.rocm_storage().unwrap().keep_decoded(blocks.shape(), dtype, max_bytes).unwrap();
     assert_eq!([keep(bytes - 1), keep(bytes), keep(bytes)], [0, bytes, 0]);
-    let decoded = multiply();
-    assert_eq!(to_f64(&decoded), to_f64(&got), "{format:?} {rows} x {n} x {k}");
+    let products = [got, multiply()];
 
     let middle = n.div_ceil(2);
     let columns: Vec<u32> =
         [0, 1, middle - 1, middle, middle + 1, n - 1].map(|c| c.min(n - 1) as u32).to_vec();
     let columns = Tensor::new(columns, &Device::Cpu).unwrap();
     let w = matrix(&Device::Cpu).dequantize(&Device::Cpu).unwrap().index_select(&columns, 0).unwrap();
-    let got = to_f64(&got.to_device(&Device::Cpu).unwrap().index_select(&columns, 1).unwrap());
+    let products =
+        products.map(|all| to_f64(&all.to_device(&Device::Cpu).unwrap().index_select(&columns, 1).unwrap()));
     let is_f16 = dtype == DType::F16 && !device.as_rocm_device().unwrap().arch().starts_with("gfx90a");
     let round = |value: f64| match is_f16 {
         true => f16::from_f64(value).to_f64(),
@@ -77,7 +77,8 @@ fn check(format: GgmlDType, (rows, n, k): (usize, usize, usize), dtype: DType, d
     };
     let narrow = |t: &Tensor| -> Vec<f64> { to_f64(t).into_iter().map(round).collect() };
     let (x, w) = (narrow(&x), narrow(&w));
-    for (i, got) in got.into_iter().enumerate() {
+    let places = 0..products[0].len();
+    for (i, got) in products.into_iter().flat_map(|all| places.clone().zip(all)) {
         let (row, column) = (&x[i / 6 * k..][..k], &w[i % 6 * k..][..k]);
         let want: f64 = row.iter().zip(column).map(|(x, w)| x * w).sum();
         let magnitudes: f64 = row.iter().zip(column).map(|(x, w)| (x * w).abs()).sum();

@@ -17,6 +17,8 @@ const MAX_GRID: usize = 0xffff;
 const KEY_WIDTHS: [usize; 4] = [16, 32, 64, DELTA_WIDTH];
 /// Number of value columns whose lanes together fill a group of 32 lanes, within which shuffles combine values.
 const VALUE_COLUMNS: usize = 32 / DELTA_LANES;
+// The first piece of a sequence's rows has all rows whose states are kept, except for the last one.
+const _: () = assert!(recurrent::KEPT_ROWS <= CONV_ROWS);
 
 /// Returns the addresses of the rows, slots, positions and kept slots of sequences.
 fn addresses(op: &'static str, sequences: &Sequences, first: &RocmStorage) -> Result<[DevicePtr; 4]> {
@@ -45,7 +47,8 @@ pub fn causal_conv(op: &recurrent::CausalConv) -> Result<Option<Tensor>> {
     let weight = Operand::of(OP, "weight", op.weight).address(first, DType::F32)?;
     let bias = op.bias.map(|bias| Operand::of(OP, "bias", bias).address(first, DType::F32)).transpose()?;
     let states = Operand::of(OP, "states", op.states).address(first, dtype)?;
-    // SAFETY: every element is written by the kernel.
+    // SAFETY: the kernel writes every element, except in rows of faults that it reports. These stay uninitialized, and
+    // every later wait for the device returns the error.
     let dst = unsafe { RocmStorage::alloc(first.device(), dtype, rows * channels, OP)? };
     let block = channels.next_power_of_two().clamp(32, BLOCK.min(128));
     let pieces = op.sequences.max_rows.min(rows).div_ceil(CONV_ROWS).clamp(1, MAX_GRID);
@@ -131,7 +134,8 @@ impl Heads<'_> {
         let floats = |name, tensor| dense(name, tensor, DType::F32);
         let [rows_of, slot_of, position_of, kept_of] = addresses(op, &self.sequences, first)?;
         let width = value_heads * value_width;
-        // SAFETY: every element is written by the kernel.
+        // SAFETY: the kernel writes every element, except in rows of faults that it reports. These stay uninitialized, and
+        // every later wait for the device returns the error.
         let dst = unsafe { RocmStorage::alloc(first.device(), dtype, rows * width, op)? };
         let config = LaunchConfig {
             grid: (count(op, value_heads)?, self.sequences.count() as u32, 1),

@@ -218,10 +218,13 @@ pub(crate) unsafe extern "C" fn hipDrvLaunchKernelEx(
     if running().is_none_or(|running| running.version < CAPTURES_OVERLAPPING) {
         config.numAttrs = 0;
     }
-    let code = with_context("cuFuncSetAttribute", |cuda| {
-        // SAFETY: the caller's function.
-        unsafe { (cuda.cuFuncSetAttribute)(f, PREFERRED_SHARED_CARVEOUT, MAX_SHARED) }
-    });
+    let code = match config.numAttrs {
+        0 => SUCCESS,
+        _ => with_context("cuFuncSetAttribute", |cuda| {
+            // SAFETY: the caller's function.
+            unsafe { (cuda.cuFuncSetAttribute)(f, PREFERRED_SHARED_CARVEOUT, MAX_SHARED) }
+        }),
+    };
     match code {
         // SAFETY: the caller's configuration, function and arguments.
         SUCCESS => with_context("cuLaunchKernelEx", |cuda| unsafe {

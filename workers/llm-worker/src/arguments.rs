@@ -1,8 +1,6 @@
 //! Command line. Each flag can also be set by an environment variable of the same name in capitals.
-use std::collections::HashSet;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail, ensure};
 use candle_core::DType;
 use clap::Parser;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
@@ -16,9 +14,8 @@ use worker_core::ServerArguments;
 use crate::api::parsers::Formats;
 use crate::kv_events::{self, Endpoint};
 use crate::lora_modules::{self, LoraModule, LoraModules};
-use crate::models::{ModelLocation, models_in};
+use crate::models::ModelLocation;
 use crate::picture_options::{ImageHost, PictureOptions};
-use crate::presets::{self, Preset};
 use crate::speculative::{self, SpeculativeConfig};
 
 /// Default of `--prompt-step-tokens`.
@@ -214,110 +211,6 @@ pub const DEFAULTS: [(&str, &str); 3] =
     [("port", "8081"), ("body_limit", "8388608"), ("streams_per_client", "0")];
 
 impl Arguments {
-    /// Returns the arguments of each of the models that are loaded on demand, with its names and adapters.
-    ///
-    /// # Errors
-    /// Returns an error if the folder of `--models-dir` or the file of `--models-preset` cannot be read, if there is no model,
-    /// and for flags that only one model can have.
-    pub fn models_on_demand(&self) -> Result<Vec<Self>> {
-        self.check_several()?;
-        let mut models = self.models.clone();
-        if let Some(folder) = &self.models_dir {
-            models.extend(models_in(folder)?);
-        }
-        let file = self.models_preset.as_deref();
-        let presets = file.map(presets::read).transpose()?.unwrap_or_default();
-        let added = presets.iter().filter_map(|preset| Some((&preset.name, preset.model()?)));
-        models
-            .extend(added.map(|(name, model)| ModelLocation { name: name.clone(), model: model.to_owned() }));
-        ModelLocation::check_all(&models)?;
-        let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
-        for Preset { name, .. } in &presets {
-            let known = names.join(", ");
-            ensure!(
-                names.contains(&name.as_str()),
-                "--models-preset has a section [{name}], but there are only the models {known}; add a line model = MODEL"
-            );
-        }
-        let preset = |name: &str| presets.iter().find(|preset| preset.name == name);
-        let models = models.iter().map(|model| {
-            let own = self.for_model(model, preset(&model.name));
-            own.with_context(|| format!("settings of the model {:?}", model.name))
-        });
-        let models = models.collect::<Result<Vec<_>>>()?;
-        self.check_adapters(&models)?;
-        Ok(models)
-    }
-
-    /// Checks that no flag applies to one model only.
-    fn check_several(&self) -> Result<()> {
-        let drafts = self.speculative_config.as_ref().is_some_and(|config| config.draft_model.is_some());
-        let refused = [
-            (drafts, "--speculative-config with a draft model", "a draft model fits one model"),
-            (self.chat_template.is_some(), "--chat-template", "a template fits one model"),
-            (self.mmproj.is_some(), "--mmproj", "an encoder fits one model, beside whose file it is found"),
-            (self.model_ref.is_some(), "--model-ref", "a revision belongs to one repository"),
-            (!self.served_model_name.is_empty(), "--served-model-name", "each model needs other names"),
-            (
-                self.kv_events.is_some(),
-                "--kv-events",
-                "events do not name the model, so each needs an endpoint",
-            ),
-        ];
-        if let Some((_, flag, why)) = refused.iter().find(|(is_set, ..)| *is_set) {
-            bail!(
-                "{flag} cannot be used for several models, because {why}; set it in the model's section of --models-preset"
-            );
-        }
-        ensure!(
-            !self.any_model_name,
-            "--any-model-name cannot be used with several models, because requests choose one by its name; use \
-             served-model-name in --models-preset"
-        );
-        Ok(())
-    }
-
-    /// Checks that each adapter of `--lora-modules` belongs to one of the models, and that all names differ.
-    fn check_adapters(&self, models: &[Self]) -> Result<()> {
-        let names = || models.iter().flat_map(|model| &model.served_model_name);
-        for module in self.adapters() {
-            let known = || names().map(String::as_str).collect::<Vec<_>>().join(", ");
-            let is_known = |base: &String| names().any(|name| name == base);
-            ensure!(
-                module.base_model_name.as_ref().is_some_and(is_known),
-                "the adapter {:?} of --lora-modules has the base model {:?}; \"base_model_name\" must be one of {}",
-                module.name,
-                module.base_model_name.as_deref().unwrap_or_default(),
-                known()
-            );
-        }
-        let adapters = models.iter().flat_map(Self::adapters).map(|module| &module.name);
-        let mut all = HashSet::new();
-        for name in names().chain(adapters) {
-            ensure!(all.insert(name), "two models or adapters are named {name:?}; rename one");
-        }
-        Ok(())
-    }
-
-    /// Returns the arguments of a worker that serves only `location`, with its own settings.
-    fn for_model(&self, location: &ModelLocation, preset: Option<&Preset>) -> Result<Self> {
-        let ModelLocation { name, model } = location.clone();
-        let (models, models_dir, models_preset) = (Vec::new(), None, None);
-        let (all, lora_modules) = (self.clone(), Vec::new());
-        let mut own = Self { model: Some(model), models, models_dir, models_preset, lora_modules, ..all };
-        preset.map_or(Ok(()), |preset| preset.apply(&mut own))?;
-        if own.served_model_name.is_empty() {
-            own.served_model_name.push(name);
-        }
-        let is_own = |module: &&LoraModule| {
-            let base = module.base_model_name.as_ref();
-            base.is_some_and(|base| own.served_model_name.contains(base))
-        };
-        let shared: Vec<_> = self.adapters().filter(is_own).cloned().collect();
-        own.lora_modules.push(LoraModules::List(shared));
-        Ok(own)
-    }
-
     /// Returns the options of the engine.
     pub fn engine(&self) -> Options {
         Options {

@@ -7,13 +7,17 @@
 //! model = org/name
 //! speculative-config = {"method": "ngram"}
 //! ```
+use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, CommandFactory, FromArgMatches};
+use llm_engine::engine::DraftSource;
 
 use crate::arguments::Arguments;
+use crate::lora_modules::{LoraModule, LoraModules};
+use crate::models::{ModelLocation, models_in};
 
 /// Settings of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,6 +46,7 @@ pub fn read(path: &Path) -> Result<Vec<Preset>> {
             continue;
         }
         if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            ensure!(!name.is_empty(), "{}: the section has no name; write [MODEL]", at());
             let is_new = presets.iter().all(|preset| preset.name != name);
             ensure!(is_new, "{}: the section [{name}] is there already; join both", at());
             presets.push(Preset { name: name.to_owned(), settings: Vec::new() });
@@ -50,7 +55,12 @@ pub fn read(path: &Path) -> Result<Vec<Preset>> {
         let setting = line.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
         match (setting, presets.last_mut()) {
             (Some((VERSION, _)), None) => {}
-            (Some((key, value)), Some(preset)) => preset.settings.push((key.to_owned(), value.to_owned())),
+            (Some((key, value)), Some(preset)) => {
+                let is_repeated = preset.settings.iter().any(|(other, _)| other == key);
+                ensure!(!is_repeated, "{}: [{}] sets {key} twice; remove one line", at(), preset.name);
+                ensure!(!value.is_empty(), "{}: {key} has no value; remove the line", at());
+                preset.settings.push((key.to_owned(), value.to_owned()));
+            }
             (Some(_), None) => bail!("{}: {line:?} is in no section; write [MODEL] above it", at()),
             (None, _) => bail!("{}: {line:?} must be [MODEL] or KEY = VALUE", at()),
         }
@@ -73,7 +83,7 @@ macro_rules! settings {
 }
 
 settings! {
-    model_ref chat_template served_model_name dtype cache_dtype context cache_memory max_running max_waiting step_tokens
+    model_ref chat_template served_model_name dtype cache_dtype context cache_memory decoded_memory max_running max_waiting step_tokens
     prompt_step_tokens ignore_generation_config tool_parser reasoning_parser image_tokens mmproj images_per_request
     image_hosts no_prefix_cache kv_events kv_events_replay kv_events_topic enable_prompt_tokens_details no_graphs
     speculative_config lora_modules max_lora_rank max_loras idle_unload
@@ -118,6 +128,121 @@ impl Preset {
     }
 }
 
+impl Arguments {
+    /// Returns the arguments of each of the models that are loaded on demand, with its names and adapters.
+    ///
+    /// # Errors
+    /// Returns an error if the folder of `--models-dir` or the file of `--models-preset` cannot be read, if there is no model,
+    /// and for flags that only one model can have.
+    pub fn models_on_demand(&self) -> Result<Vec<Self>> {
+        self.check_several()?;
+        let mut models = self.models.clone();
+        if let Some(folder) = &self.models_dir {
+            models.extend(models_in(folder)?);
+        }
+        let file = self.models_preset.as_deref();
+        let presets = file.map(read).transpose()?.unwrap_or_default();
+        let added = presets.iter().filter_map(|preset| Some((&preset.name, preset.model()?)));
+        models
+            .extend(added.map(|(name, model)| ModelLocation { name: name.clone(), model: model.to_owned() }));
+        ModelLocation::check_all(&models)?;
+        let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+        for Preset { name, .. } in &presets {
+            let known = names.join(", ");
+            ensure!(
+                names.contains(&name.as_str()),
+                "--models-preset has a section [{name}], but there are only the models {known}; add a line model = MODEL"
+            );
+        }
+        let preset = |name: &str| presets.iter().find(|preset| preset.name == name);
+        let models = models.iter().map(|model| {
+            let own = self.for_model(model, preset(&model.name));
+            own.with_context(|| format!("settings of the model {:?}", model.name))
+        });
+        let models = models.collect::<Result<Vec<_>>>()?;
+        self.check_adapters(&models)?;
+        Ok(models)
+    }
+
+    /// Checks that no flag applies to one model only.
+    fn check_several(&self) -> Result<()> {
+        let speculation = self.speculative_config.as_ref().and_then(|config| config.speculation.as_ref());
+        let drafts = speculation.is_some_and(|config| !matches!(config.source, DraftSource::Ngram(_)));
+        let refused = [
+            (
+                drafts,
+                "--speculative-config with a draft model or MTP",
+                "not all models have the same draft model or a head",
+            ),
+            (self.chat_template.is_some(), "--chat-template", "a template fits one model"),
+            (
+                self.mmproj.is_some(),
+                "--mmproj",
+                "an encoder fits one model, and is found in the folder of its file",
+            ),
+            (self.model_ref.is_some(), "--model-ref", "a revision belongs to one repository"),
+            (!self.served_model_name.is_empty(), "--served-model-name", "each model needs other names"),
+            (
+                self.kv_events.is_some(),
+                "--kv-events",
+                "events do not name the model, so each needs an endpoint",
+            ),
+        ];
+        if let Some((_, flag, why)) = refused.iter().find(|(is_set, ..)| *is_set) {
+            bail!(
+                "{flag} cannot be used for several models, because {why}; set it in the model's section of --models-preset"
+            );
+        }
+        ensure!(
+            !self.any_model_name,
+            "--any-model-name cannot be used with several models, because requests choose one by its name; use \
+             served-model-name in --models-preset"
+        );
+        Ok(())
+    }
+
+    /// Checks that each adapter of `--lora-modules` belongs to one of the models, and that all names differ.
+    fn check_adapters(&self, models: &[Self]) -> Result<()> {
+        let names = || models.iter().flat_map(|model| &model.served_model_name);
+        for module in self.adapters() {
+            let known = || names().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let is_known = |base: &String| names().any(|name| name == base);
+            ensure!(
+                module.base_model_name.as_ref().is_some_and(is_known),
+                "the adapter {:?} of --lora-modules has the base model {:?}; \"base_model_name\" must be one of {}",
+                module.name,
+                module.base_model_name.as_deref().unwrap_or_default(),
+                known()
+            );
+        }
+        let adapters = models.iter().flat_map(Self::adapters).map(|module| &module.name);
+        let mut all = HashSet::new();
+        for name in names().chain(adapters) {
+            ensure!(all.insert(name), "two models or adapters are named {name:?}; rename one");
+        }
+        Ok(())
+    }
+
+    /// Returns the arguments of a worker that serves only `location`, with its own settings.
+    fn for_model(&self, location: &ModelLocation, preset: Option<&Preset>) -> Result<Self> {
+        let ModelLocation { name, model } = location.clone();
+        let (models, models_dir, models_preset) = (Vec::new(), None, None);
+        let (all, lora_modules) = (self.clone(), Vec::new());
+        let mut own = Self { model: Some(model), models, models_dir, models_preset, lora_modules, ..all };
+        preset.map_or(Ok(()), |preset| preset.apply(&mut own))?;
+        if own.served_model_name.is_empty() {
+            own.served_model_name.push(name);
+        }
+        let is_own = |module: &&LoraModule| {
+            let base = module.base_model_name.as_ref();
+            base.is_some_and(|base| own.served_model_name.contains(base))
+        };
+        let shared: Vec<_> = self.adapters().filter(is_own).cloned().collect();
+        own.lora_modules.push(LoraModules::List(shared));
+        Ok(own)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -142,6 +267,9 @@ mod tests {
             ("context = 1", "line 1: \"context = 1\" is in no section"),
             ("[a]\ncontext", "line 2: \"context\" must be [MODEL] or KEY = VALUE"),
             ("[a]\n[b]\n[a]", "line 3: the section [a] is there already"),
+            ("[]", "line 1: the section has no name"),
+            ("[a]\nmodel =", "line 2: model has no value"),
+            ("[a]\nmodel = x\nmodel = y", "line 3: [a] sets model twice"),
         ] {
             let error = read_text(text).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
@@ -161,13 +289,15 @@ mod tests {
         let own = apply(&[
             ("model", "/a"),
             ("context", "99"),
+            ("decoded-memory", "0"),
             ("max-running", "3"),
             ("served-model-name", "x,y"),
             ("no-prefix-cache", "true"),
             ("kv-cache-dtype", "int8"),
         ]);
         let own = own.unwrap();
-        assert_eq!((own.context, own.max_running, own.image_tokens), (Some(99), 3, 9));
+        assert_eq!((own.context, own.decoded_memory), (Some(99), Some(0)));
+        assert_eq!((own.max_running, own.image_tokens), (3, 9));
         assert_eq!(
             (own.served_model_name, own.no_prefix_cache, own.no_graphs),
             (vec!["x".into(), "y".into()], true, true)

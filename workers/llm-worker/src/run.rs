@@ -83,6 +83,10 @@ pub fn load(
         let adapters = arguments.adapters().cloned().collect();
         let load = move |slot: ModelSlot| {
             tracing::info!(model = arguments.served_model_name[0], "loading");
+            // Adapters of models that were unloaded stay in memory.
+            let free = opened.iter().map(|opened| usable_memory(&opened.device));
+            let free = free.collect::<Result<Vec<_>>>()?.into_iter().flatten().min();
+            let memory_bytes = memory_bytes.map(|share| share.min(free.unwrap_or(share)));
             load_model(&arguments, opened.clone(), Some((slot, memory_bytes)), &worker, &mut |_, _| ())
         };
         Ok(ModelOnDemand { name, adapters, load: Arc::new(load) })

@@ -182,7 +182,7 @@ impl<'a> FusedProduct<'a> {
         self
     }
 
-    /// Declares that no captured graph that contains this product writes the weight. In a graph, a product of one row may then
+    /// Declares that no captured graph that contains this product writes the weight. In a graph, a product of one to four rows may then
     /// begin to read the weight before the operations before it have finished, on GPUs that can do so. By default it waits
     /// for them.
     ///

@@ -6,7 +6,8 @@
 //! are computed already are found again after other texts have used the block, and in blocks that texts share.
 //!
 //! A position of the head has the token after it, and the hidden state of the model, which the model's cache holds. The head
-//! computes it again after drafts, for which it read hidden states of its own.
+//! computes it again after drafts, for which it read hidden states of its own. Texts that share a block and differ in the
+//! token after it overwrite its last entry in the head's cache. This changes only drafts, like all that this cache holds.
 use anyhow::{Context, Result};
 
 use crate::sampling::{Row, Sampler};
@@ -117,15 +118,15 @@ impl DraftModelCache {
         for text in &mut texts {
             text.sequence.draft_prefix = (text.computed, text.hash);
         }
-        let mut place = 1;
+        let mut index = 1;
         loop {
-            texts.retain(|text| text.sequence.drafts().len() > place);
+            texts.retain(|text| text.sequence.drafts().len() > index);
             if texts.is_empty() {
                 return Ok(());
             }
             texts.iter_mut().for_each(|text| text.end += 1);
-            self.step(model, &mut texts, place)?;
-            place += 1;
+            self.step(model, &mut texts, index)?;
+            index += 1;
         }
     }
 
@@ -147,14 +148,14 @@ impl DraftModelCache {
         (computed, hash)
     }
 
-    /// Computes the texts up to their ends, and samples the draft token number `place` of those that have one.
-    fn step(&mut self, model: &mut dyn StepModel, texts: &mut [Text], place: usize) -> Result<()> {
+    /// Computes the texts up to their ends, and samples the draft token at `index` of those that have one.
+    fn step(&mut self, model: &mut dyn StepModel, texts: &mut [Text], index: usize) -> Result<()> {
         let mut step = Step::default();
         for text in texts.iter().filter(|text| text.computed < text.end) {
             let tokens = &text.sequence.tokens()[self.shift..text.end + self.shift];
             step.push(tokens, text.computed, text.sequence.blocks().to_vec(), text.logits(), None);
         }
-        let continues = |text: &Text| text.sequence.drafts().len() > place + 1;
+        let continues = |text: &Text| text.sequence.drafts().len() > index + 1;
         if self.is_mtp() && texts.iter().any(continues) {
             // The next draft reads the hidden state in the slot of its position.
             for text in texts.iter().filter(|text| text.computed < text.end) {
@@ -175,7 +176,7 @@ impl DraftModelCache {
         for text in texts.iter_mut() {
             for position in text.computed..text.end {
                 text.hash = mix(text.hash, text.sequence.tokens()[position + self.shift]);
-                let is_final = place == 0 || !self.is_mtp();
+                let is_final = index == 0 || !self.is_mtp();
                 self.prefixes[slot(text.sequence.blocks(), position) as usize] =
                     if is_final { text.hash } else { 0 };
             }
@@ -184,15 +185,15 @@ impl DraftModelCache {
         // Only the last of several rows is used.
         let inputs = texts.iter().zip(&wanted);
         let inputs: Vec<Row> =
-            inputs.flat_map(|(text, rows)| (0..*rows).map(|_| text.sequence.draft_row(place))).collect();
+            inputs.flat_map(|(text, rows)| (0..*rows).map(|_| text.sequence.draft_row(index))).collect();
         // Without valid logits, there are no drafts.
         let sampled = self.sampler.sample(&logits, &inputs).unwrap_or_default();
         let mut next = 0;
         for (text, rows) in texts.iter_mut().zip(wanted).filter(|(_, rows)| *rows > 0) {
             next += rows;
             match sampled.get(next - 1) {
-                Some(sampled) => text.sequence.set_draft(place, sampled.token),
-                None => text.sequence.keep_drafts(place),
+                Some(sampled) => text.sequence.set_draft(index, sampled.token),
+                None => text.sequence.keep_drafts(index),
             }
         }
         Ok(())

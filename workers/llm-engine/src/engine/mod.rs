@@ -311,9 +311,10 @@ impl Engine {
     /// Returns an error that names the file and the missing, unsupported or wrong field or tensor, if the model takes no
     /// adapters or no more of them, or if the device fails.
     pub fn load_adapter(&self, folder: &Path) -> Result<Arc<Adapter>> {
-        let targets = self.inner.adapter_targets.as_ref();
-        let targets =
-            targets.context("adapters require a model that generates text, without recurrent states")?;
+        let targets = self.inner.adapter_targets.as_ref().context(
+            "adapters are not supported for this model; they require a model that generates text, whose layers have equal \
+             sizes, without recurrent states, norms of values and grouped projections of queries, keys and values",
+        )?;
         let files = adapter::read(folder, targets)?;
         let (job, loaded) = AdapterJob::new(files, targets);
         self.send(Command::LoadAdapter(Box::new(job)))?;

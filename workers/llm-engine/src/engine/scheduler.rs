@@ -140,7 +140,8 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Lets each sequence hold one of `slots` recurrent states, of which there are at least as many as running sequences.
+    /// Lets sequences hold `slots` recurrent states, of which there are at least as many as running sequences: one for each,
+    /// and others for its drafts and for checkpoints.
     pub fn with_states(mut self, slots: u32) -> Self {
         self.pool.states = StatePool::new(slots);
         self

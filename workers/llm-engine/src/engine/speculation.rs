@@ -3,6 +3,7 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use candle_nn::recurrent::KEPT_ROWS;
 
 use super::draft_model::DraftModelCache;
 use super::ngram;
@@ -13,6 +14,8 @@ use crate::step::StepModel;
 
 /// Maximum number of draft tokens of a text in a step. With the row before them, they are the rows of one graph.
 pub const MAX_DRAFT_TOKENS: usize = 15;
+// The recurrent state before each draft token is kept.
+const _: () = assert!(MAX_DRAFT_TOKENS < KEPT_ROWS);
 
 /// Source of draft tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,10 +25,19 @@ pub use experts::{
 pub use fields::Fields;
 pub use heads::HeadShape;
 pub use latent::LatentConfig;
-pub use mtp::MtpLayout;
 pub use recurrent::{
     Mamba1Config, Recurrence, RecurrentConfig, SelectiveConfig, SelectiveNames, SelectiveNorm,
 };
+
+/// Layout of a head that predicts further tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MtpLayout {
+    /// A layer after the others, whose block has the tensors of the head in addition. It repeats with the states before its
+    /// last norm. Files of DeepSeek and GLM have it.
+    Appended,
+    /// A module of its own in safetensors. It repeats with the states after its last norm. Files of Qwen have it.
+    Module,
+}
 
 /// Maximum context length. Positions are f32 where angles are computed, which is exact up to this number.
 const MAX_CONTEXT: usize = 1 << 24;
@@ -401,7 +410,13 @@ impl DecoderConfig {
 
     /// Returns true if a layer has recurrent states instead of a cache.
     pub fn is_recurrent(&self, layer: usize) -> bool {
-        self.recurrent_of(layer).is_some_and(|recurrent| !recurrent.is_beside_attention())
+        self.recurrent_of(layer).is_some_and(|recurrent| !recurrent.has_parallel_attention())
+    }
+
+    /// Returns true if adapters are supported. They are not applied to layers that have both a dense network and experts, or
+    /// inputs of their own: those of models with norms of values.
+    pub fn takes_adapters(&self) -> bool {
+        self.recurrent.is_none() && self.has_equal_layers() && !self.value_norm && !self.grouped_qkv
     }
 }
 

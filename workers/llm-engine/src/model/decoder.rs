@@ -1,7 +1,6 @@
 //! Decoder of all model families, over a batch of sequences.
 use std::ops::Range;
 use std::result::Result as StdResult;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
@@ -12,7 +11,7 @@ use candle_nn::recurrent::Sequences;
 use super::adapter::{self, AdapterLimits, AdapterRows, AdapterTargets, Deltas, Target};
 use super::attention::{AttentionPlan, Heads, StepIndices};
 use super::cache::{Cache, KeysValues};
-use super::cache_dtype::{CacheDType, CacheTypes};
+use super::cache_dtype::CacheTypes;
 use super::config::DecoderConfig;
 use super::graphs::{DecodeGraphs, ReplayableModel};
 use super::layers::{Embedding, FusedWith, Linear, Norm, QueryKeyNorms, ResidualStream, softcap};
@@ -21,9 +20,9 @@ use super::pooling::EmbeddingHead;
 use super::roles::Role;
 use super::rope::RotaryTable;
 use super::states::States;
-use super::vision::{ImageProcessor, Vision};
+use super::vision::Vision;
 use super::weights::Weights;
-use crate::step::{BLOCK_SIZE, Capacity, PartialWork, SequenceStep, Step, StepModel, TEXT_ONLY, Tasks};
+use crate::step::{BLOCK_SIZE, SequenceStep, Step, StepModel, TEXT_ONLY};
 
 mod altup;
 mod embeddings;
@@ -31,13 +30,15 @@ mod inputs;
 mod layer;
 mod mixed;
 mod mtp;
+mod mtp_steps;
 mod pictures;
+mod step_model;
 mod streams;
 
 use altup::Streams;
 use inputs::LayerInputs;
 use layer::{FeedForward, Layer, Projections};
-use mtp::{MtpHead, MtpSteps};
+use mtp::MtpHead;
 use pictures::{BidirectionalImageAttention, PictureFeatures};
 
 /// A decoder: embedding, layers, final norm and output head.
@@ -226,12 +227,7 @@ impl Decoder {
 
     /// Returns this part of the projections that adapters may change, if the model takes adapters.
     pub(super) fn own_adapter_targets(&self) -> Option<&AdapterTargets> {
-        let takes_adapters = self.task == Task::Generate && self.config.recurrent.is_none();
-        // Adapters are not applied to layers that have both a dense network and experts, or inputs of their own.
-        let takes_adapters = takes_adapters
-            && self.config.has_equal_layers()
-            && !self.config.value_norm
-            && !self.config.grouped_qkv;
+        let takes_adapters = self.task == Task::Generate && self.config.takes_adapters();
         takes_adapters.then_some(&self.adapter_targets)
     }
 
@@ -247,6 +243,11 @@ impl Decoder {
     /// Returns the graphs of decoding steps.
     pub fn graphs(&self) -> &DecodeGraphs {
         &self.graphs
+    }
+
+    /// Returns the graphs of the steps of its head that predicts further tokens, if it is loaded.
+    pub fn mtp_graphs(&self) -> Option<&DecodeGraphs> {
+        self.mtp.as_ref().map(|head| &head.graphs)
     }
 
     /// Returns the encoder of pictures, if there is one.
@@ -348,10 +349,10 @@ impl Decoder {
             let wanted = shared.wanted.as_ref().filter(|_| index + 1 == layers.len());
             let is_wanted = wanted.is_none_or(|wanted| wanted.elem_count() > 0);
             let input = stream.input(norm_of(index));
-            let beside = match &layer.beside {
-                Some(beside) => {
-                    let states = self.states.layer(beside.place);
-                    Some((&beside.output, beside.mixer.forward(input, states, shared.sequences())?))
+            let parallel = match &layer.parallel_mixer {
+                Some(parallel) => {
+                    let states = self.states.layer(parallel.place);
+                    Some((&parallel.output, parallel.mixer.forward(input, states, shared.sequences())?))
                 }
                 None => None,
             };
@@ -372,7 +373,7 @@ impl Decoder {
                 }
                 None => &shared.adapters,
             };
-            if let Some((output, out)) = beside {
+            if let Some((output, out)) = parallel {
                 stream = self.add(&stream, output, &select(out)?, [None, None], &Deltas::default())?;
             }
             let next = norm_of(index + 1);
@@ -734,121 +735,4 @@ fn input_parts(step: &Step) -> [Vec<u32>; 10] {
     };
     let (states, kept) = (step.states.clone(), step.kept_slots());
     [tokens, positions, slots, cu_rows, cu_keys, table, wanted, states, kept, places]
-}
-
-impl StepModel for Decoder {
-    fn capacity(&self) -> Capacity {
-        let blocks = match self.task {
-            Task::Generate => self.cache.blocks(),
-            Task::Embed | Task::Score => self.config.context.div_ceil(BLOCK_SIZE),
-        };
-        Capacity {
-            vocabulary: self.embedding.vocabulary().unwrap_or(0) * self.part.ranks(),
-            context: self.config.context.min(blocks * BLOCK_SIZE),
-            blocks,
-            states: self.states.slots().filter(|_| self.task == Task::Generate),
-        }
-    }
-
-    fn tasks(&self) -> Tasks {
-        if self.task == Task::Score {
-            return Tasks { generate: false, embed: false, classify: true, width: None };
-        }
-        let width = Some(self.embedding_head.width());
-        Tasks { generate: self.task == Task::Generate, width, ..Tasks::default() }
-    }
-
-    fn cache_dtype(&self) -> Option<CacheDType> {
-        (self.task == Task::Generate).then_some(self.cache.types().elements)
-    }
-
-    fn adapter_targets(&self) -> Option<&AdapterTargets> {
-        self.own_adapter_targets().filter(|_| self.part.is_whole())
-    }
-
-    fn image_processor(&self) -> StdResult<Arc<ImageProcessor>, &'static str> {
-        self.vision.as_ref().map(|vision| vision.processor().clone()).map_err(|reason| *reason)
-    }
-
-    fn step(&mut self, step: &Step) -> candle_core::Result<Tensor> {
-        if self.task != Task::Generate {
-            bail!("the model only computes embeddings or scores")
-        }
-        self.capacity().validate(step)?;
-        if step.tokens.is_empty() {
-            return self.no_logits();
-        }
-        let pictures = match (&mut self.vision, step.pictures.is_empty()) {
-            (_, true) => None,
-            (Ok(vision), _) => Some(PictureFeatures::of(step, vision, &self.device)?),
-            (Err(reason), _) => bail!("a step with a picture for a model that {reason}"),
-        };
-        let mut graphs = std::mem::take(&mut self.graphs);
-        let replayed = graphs.step(self, step);
-        self.graphs = graphs;
-        if let Some(logits) = replayed? {
-            return Ok(logits);
-        }
-        let inputs = self.inputs(step);
-        self.compute_with(step, &Tensor::from_slice(&inputs, inputs.len(), &self.device)?, pictures)
-    }
-
-    fn has_mtp(&self) -> bool {
-        self.mtp.is_some()
-    }
-
-    fn mtp_step(&mut self, step: &Step) -> candle_core::Result<Tensor> {
-        self.capacity().validate_rows(step)?;
-        step.validate_kept(self.cache.blocks() * BLOCK_SIZE)?;
-        if step.tokens.is_empty() {
-            return self.no_logits();
-        }
-        let Some(head) = &mut self.mtp else { bail!("the model has no MTP head") };
-        let mut graphs = std::mem::take(&mut head.graphs);
-        let steps = MtpSteps(self);
-        let computed = graphs.step(&steps, step).and_then(|replayed| match replayed {
-            Some(logits) => Ok(logits),
-            None => {
-                let inputs = steps.inputs(step);
-                steps.compute(step, &Tensor::from_slice(&inputs, inputs.len(), &steps.0.device)?)
-            }
-        });
-        self.mtp.iter_mut().for_each(|head| head.graphs = std::mem::take(&mut graphs));
-        computed
-    }
-
-    fn check(&mut self) -> candle_core::Result<()> {
-        self.device.synchronize()
-    }
-
-    fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> candle_core::Result<()> {
-        self.cache.copy_blocks(pairs)
-    }
-
-    fn copy_states(&mut self, pairs: &[(u32, u32)]) -> candle_core::Result<()> {
-        self.states.copy(pairs)
-    }
-
-    fn embed(&mut self, prompts: &[Vec<u32>]) -> candle_core::Result<Tensor> {
-        if self.task == Task::Score {
-            bail!("a reranker computes no embeddings")
-        }
-        self.embed_prompts(prompts)
-    }
-
-    fn classify(&mut self, prompts: &[Vec<u32>], _: &[usize]) -> candle_core::Result<Tensor> {
-        if self.task != Task::Score {
-            bail!("the model has no classifier")
-        }
-        self.embed_prompts(prompts)
-    }
-
-    fn embed_part(
-        &mut self,
-        prompts: &[Vec<u32>],
-        max_rows: usize,
-        work: &mut Option<PartialWork>,
-    ) -> candle_core::Result<Option<Tensor>> {
-        self.embed_prompts_in_parts(prompts, max_rows, work)
-    }
 }

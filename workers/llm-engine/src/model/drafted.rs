@@ -55,7 +55,9 @@ pub fn load_with_draft(
     let blocks = loaded.model.capacity().blocks;
     let cache_bytes = Some(blocks * beside.cache_block);
     let (context, max_contexts) = (None, Some(usize::MAX));
-    let own = LoadOptions { cache_bytes, context, max_contexts, mmproj: None, ..options };
+    // Decoded copies are those of the model.
+    let decoded_bytes = Some(0);
+    let own = LoadOptions { cache_bytes, decoded_bytes, context, max_contexts, mmproj: None, ..options };
     let draft_loaded = load(draft, device, own, &mut |_| ()).context("cannot load the draft model")?;
     ensure!(
         loaded.model.tasks().generate && draft_loaded.model.tasks().generate,
@@ -141,7 +143,7 @@ impl StepModel for DraftedModel {
         self.model.embed_part(prompts, max_rows, work)
     }
 
-    fn classify(&mut self, prompts: &[Vec<u32>], seconds: &[usize]) -> CandleResult<Tensor> {
-        self.model.classify(prompts, seconds)
+    fn classify(&mut self, prompts: &[Vec<u32>], second_starts: &[usize]) -> CandleResult<Tensor> {
+        self.model.classify(prompts, second_starts)
     }
 }

@@ -151,13 +151,20 @@ impl ModelFiles {
         self.tensors.values().filter_map(|location| bytes(location).ok()).sum()
     }
 
-    /// Returns the size in bytes of all quantized matrices as floats of 16 bits, without stacks of them.
+    /// Returns the size in bytes of the layers' quantized matrices as floats of 16 bits, without those of experts.
     pub fn decoded_bytes(&self) -> usize {
-        let quantized = |location: &&TensorInfo| {
-            location.shape.len() == 2 && matches!(location.format, Format::Blocks(_))
+        // The embedding table and the projection to logits.
+        let is_table = |name: &str| {
+            let module = name.strip_suffix(".weight").unwrap_or(name);
+            matches!(module, "token_embd" | "output")
+                || ["embed_tokens", "lm_head"].iter().any(|table| module.ends_with(table))
         };
-        let elements = |location: &TensorInfo| location.shape.iter().product::<usize>();
-        self.tensors.values().filter(quantized).map(elements).sum::<usize>() * DType::F16.size_in_bytes()
+        let is_counted = |(name, location): &(&String, &TensorInfo)| {
+            let is_matrix = location.shape.len() == 2 && matches!(location.format, Format::Blocks(_));
+            is_matrix && !is_table(name) && !name.contains(".experts.")
+        };
+        let elements = |(_, location): (&String, &TensorInfo)| location.shape.iter().product::<usize>();
+        self.tensors.iter().filter(is_counted).map(elements).sum::<usize>() * DType::F16.size_in_bytes()
     }
 
     /// Returns the data type in which all matrices are stored if they are floats: f16 or bf16 if any of them is,

@@ -2,8 +2,9 @@
 //!
 //! A step that returns the logits of all rows is padded: to a batch of a power of two, and to as many rows of each
 //! sequence, which are one, or more with drafts. Its shapes then depend only on these two numbers and on the width of the
-//! block table, and all sequences use the same adapter or none. Tokens, positions, slots, lengths and block tables are in one tensor, which is written in place before a
-//! replay. The rows that pad the step write to a block that no sequence uses.
+//! block table, and all sequences use the same adapter or none. Tokens, positions, slots, lengths and block tables are in
+//! one tensor, which is written in place before a replay. The rows that pad the step write to a block that no sequence
+//! uses.
 use candle_core::{Device, Result, Tensor};
 
 use crate::step::{BLOCK_SIZE, SequenceStep, Step};

@@ -49,7 +49,8 @@ pub struct LoadOptions {
     /// Memory of each device for weights and cache in bytes. `None` uses the free device memory less a margin.
     pub memory_bytes: Option<usize>,
     /// Maximum memory of each device for decoded copies of quantized matrices, in bytes. Products of many rows read them instead
-    /// of decoding blocks. `None` uses an eighth of the memory that weights leave. GPUs that multiply blocks have no copies.
+    /// of decoding blocks. `None` uses an eighth of the memory that weights leave. Without [`Self::cache_bytes`], they take at
+    /// most half of it. GPUs that multiply blocks have no copies.
     pub decoded_bytes: Option<usize>,
     /// Maximum context length in tokens. `None` uses the model's own.
     pub context: Option<usize>,
@@ -199,16 +200,31 @@ pub(super) fn load_files(
     let weights = files.bytes_as(types.matrices, part.ranks() == 1).div_ceil(part.ranks());
     let mmproj = vision.as_ref().ok().and_then(|vision| vision.mmproj.as_ref());
     let weights = weights + mmproj.map_or(0, |files| files.bytes_as(Some(types.states), true));
-    let adapters = AdapterTargets::new(&config, &part, types.states, device, options.adapters).max_bytes();
+    let adapters = match !embeds_only && config.takes_adapters() {
+        true => AdapterTargets::new(&config, &part, types.states, device, options.adapters).max_bytes(),
+        false => 0,
+    };
     let pictures =
         vision.as_ref().map_or(0, |own| own.config.reserved_bytes(own.processor.max_tokens(), types.states));
     let all = weights + adapters + pictures + options.beside.map_or(0, |beside| beside.weights);
     let free = options.memory_bytes.map_or_else(|| usable_memory(device), |bytes| Ok(Some(bytes)))?;
-    let left = free.map(|free| free.saturating_sub(all).saturating_sub(options.cache_bytes.unwrap_or(0)));
+    if let Some(free) = free.filter(|_| adapters > 0) {
+        let left = free.saturating_sub(all - adapters);
+        ensure!(
+            adapters < left,
+            "{path}: {} adapters of rank {} take {adapters} bytes, but weights leave {left}; lower --max-loras or \
+             --max-lora-rank",
+            options.adapters.count,
+            options.adapters.rank
+        );
+    }
+    let left = free.map(|free| free.saturating_sub(all));
     let decoded = match left {
         Some(left) if decodes_for_products(device)? => {
+            // The same when the model is loaded again with a cache of the same size.
             let most = options.decoded_bytes.unwrap_or(left / DECODED_PART);
-            most.min(left).min(files.decoded_bytes().div_ceil(part.ranks()))
+            let beside_cache = options.cache_bytes.map_or(left / 2, |cache| left.saturating_sub(cache));
+            most.min(beside_cache).min(files.decoded_bytes().div_ceil(part.ranks()))
         }
         _ => 0,
     };
@@ -329,10 +345,10 @@ fn read_vision(
 /// Checks that a decoder can read the features of an encoder.
 fn check_vision(vision: &VisionConfig, processor: &ImageProcessor, decoder: &DecoderConfig) -> Result<()> {
     ensure!(
-        vision.deepstack_count() < decoder.windows.len(),
+        vision.deepstack_count() < decoder.layer_count(),
         "features of {} layers cannot be added in a decoder of {} layers",
         vision.deepstack_count(),
-        decoder.windows.len()
+        decoder.layer_count()
     );
     ensure!(
         !processor.has_axes() || decoder.axes.is_some(),

@@ -255,7 +255,8 @@ impl RotaryTable {
 }
 
 /// Splits projections (rows, 3 · heads · width) into queries, keys and values (rows, heads, width), and normalizes, if there
-/// are norms, and rotates queries and keys. `positions` and `rows` are the row in the rotary table and the number of each row, u32 (rows).
+/// are norms, and rotates queries and keys. `positions` and `rows` are the row in the rotary table and the number of each
+/// row, u32 (rows).
 ///
 /// # Errors
 /// Returns an error if sizes do not match or the device fails.

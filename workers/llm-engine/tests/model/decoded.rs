@@ -2,6 +2,7 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::DType;
+use candle_core::quantized::rocm::decodes_for_products;
 use candle_core::rocm::hip_kernels::{self, Module};
 use candle_core::rocm::rocm_loader::{self, DRIVER_VARIABLE};
 use llm_engine::model::{LoadOptions, load};
@@ -41,7 +42,16 @@ fn copies_of_layers() {
         let logits =
             |decoded| Runner::new(load_with(&path, options(decoded)), &[ROWS]).step(&[(0, ROWS, ROWS)]);
         let (bytes, expected) = (load_bytes(Some(0)), logits(Some(0)));
+        let has_copies = decodes_for_products(device().0.as_rocm_device().unwrap()).unwrap();
+        // A model that is loaded again with a cache of the same size has the same copies.
+        let load_cache = |cache_bytes| {
+            let options = LoadOptions { cache_bytes, max_contexts: Some(1), ..options(None) };
+            load(&path, &device().0, options, &mut |_| ()).unwrap()
+        };
+        let first = load_cache(None);
+        assert_eq!(load_cache(Some(first.cache_bytes)).bytes, first.bytes, "{dtype:?}");
         for (decoded, copies) in [(None, 2 * layer), (Some(layer), layer), (Some(usize::MAX), 2 * layer)] {
+            let copies = if has_copies { copies } else { 0 };
             assert_eq!(load_bytes(decoded) - bytes, copies, "{dtype:?}, {decoded:?}");
             assert_eq!(logits(decoded), expected, "{dtype:?}, {decoded:?}");
         }

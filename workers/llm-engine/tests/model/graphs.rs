@@ -4,9 +4,11 @@ use std::process::Command;
 
 use candle_core::{DType, Device};
 use llm_engine::model::cache_dtype::{CacheDType, CacheEncoding};
+use llm_engine::model::graphs::DecodeGraphs;
 use llm_engine::model::{LoadOptions, load_decoder};
-use llm_engine::step::BLOCK_SIZE;
+use llm_engine::step::{BLOCK_SIZE, Step, StepModel, slot};
 
+use super::mtp;
 use super::reference::folder_of;
 use super::steps::{Runner, close, device};
 
@@ -106,6 +108,38 @@ fn steps_with_drafts_are_replayed() {
         let graphs = replayed.model.graphs().count();
         assert!((DRAFTED.len()..=2 * DRAFTED.len()).contains(&graphs), "{graphs} graphs");
     }
+}
+
+/// Steps of a head in one block that keep a hidden state, and those in two blocks that keep none, have graphs of their own.
+#[test]
+fn steps_of_heads_are_replayed_with_and_without_kept_states() {
+    let (folder, blocks) = (mtp::folder("glm4-moe"), [2, 1]);
+    let tokens: Vec<u32> = (0..32).map(|place| (place * 7 + 3) % 48).collect();
+    let decode = |no_graphs| {
+        device();
+        let device = Device::new_rocm_with_stream(0).unwrap();
+        let (dtype, cache_bytes) = (Some(DType::F16), Some(1 << 20));
+        let options = LoadOptions { dtype, cache_bytes, no_graphs, mtp: true, ..LoadOptions::default() };
+        let mut model = load_decoder(folder.path(), &device, options, &mut |_| ()).unwrap();
+        let step = |from: usize, end: usize, logits, keeps: bool| {
+            let mut step = Step::default();
+            step.push(&tokens[..end], from, blocks[..end.div_ceil(BLOCK_SIZE)].to_vec(), logits, None);
+            step.kept.extend(keeps.then(|| slot(&blocks, end)));
+            step
+        };
+        model.step(&step(0, 30, 0, false)).unwrap();
+        model.mtp_step(&step(0, 20, 0, false)).unwrap();
+        // The fourth one reads the hidden state that the first one kept.
+        let steps = [(10, true), (20, false), (21, false), (11, false), (10, true), (12, false)];
+        let logits = steps.map(|(end, keeps)| {
+            let logits = model.mtp_step(&step(end - 1, end, 1, keeps)).unwrap();
+            logits.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+        });
+        (logits, model.mtp_graphs().map_or(0, DecodeGraphs::count))
+    };
+    let ((launched, none), (replayed, graphs)) = (decode(true), decode(false));
+    assert_eq!((none, graphs), (0, 2));
+    assert_eq!(launched, replayed);
 }
 
 /// Runs an ignored test in a separate process.

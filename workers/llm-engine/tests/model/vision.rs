@@ -613,6 +613,12 @@ fn broken_encoders_of_gemma4_are_rejected() {
     reject(plain, &[side], "", &["position_embedding_table", "[2, 32, 32]", "[2, 31, 32]"]);
     reject(plain, &[], "vision_tower.std_bias", &["vision_tower.std_bias"]);
     reject(limited, &[], "1.mlp.up_proj.input_max", &["layers.1.mlp.up_proj.input_max"]);
+    for padding in [json!(-1), json!("0"), json!([0])] {
+        let words = ["\"pad_token_id\" is not a whole number", &padding.to_string()];
+        reject(limited, &[("/text_config/pad_token_id", padding.clone())], "", &words);
+    }
+    let padding = ("/text_config/pad_token_id", json!(48));
+    reject(limited, &[padding], "", &["\"pad_token_id\" is 48, but must be below the 48"]);
 }
 
 /// Tokens of a picture see each other in layers with a window.

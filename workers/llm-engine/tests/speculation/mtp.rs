@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use llm_engine::engine::{DraftSource, Engine, Options, Speculation, Status};
+use llm_engine::model::states::slot_bytes;
 use llm_engine::model::{LoadOptions, load_decoder};
 use llm_engine::request::{Event, Request, Sampling};
 use llm_engine::step::StepModel;
@@ -22,15 +23,15 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/model/data").join(name)
 }
 
-/// Writes a checkpoint with its head. With `branches`, which multiplies the outputs of attention and of networks, and a
-/// projection that only reads embeddings, the head computes nearly what the model computes.
+/// Writes a checkpoint with its head, if it has one. With `branches`, which multiplies the outputs of attention and of
+/// networks, and a projection that only reads embeddings, the head computes nearly what the model computes.
 fn checkpoint(name: &str, branches: Option<f64>) -> TempDir {
     let mut weights: HashMap<String, Tensor> = HashMap::new();
-    for file in [data(name).join("model.safetensors"), data(&format!("{name}-mtp")).join("head.safetensors")]
-    {
+    let head = data(&format!("{name}-mtp")).join("head.safetensors");
+    for file in [data(name).join("model.safetensors")].into_iter().chain(head.exists().then_some(head)) {
         weights.extend(candle_core::safetensors::load(file, &Device::Cpu).unwrap());
     }
-    let last_norm = weights["model.norm.weight"].clone();
+    let last_norm = weights.get("model.norm.weight").cloned();
     for (name, tensor) in &mut weights {
         let Some(branches) = branches else { break };
         let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
@@ -47,7 +48,7 @@ fn checkpoint(name: &str, branches: Option<f64>) -> TempDir {
         } else if ends(&["pre_fc_norm_embedding.weight"]) {
             *tensor = tensor.zeros_like().unwrap();
         } else if ends(&["shared_head.norm.weight", "mtp.norm.weight"]) {
-            *tensor = last_norm.clone();
+            *tensor = last_norm.clone().unwrap();
         }
     }
     let folder = tempfile::tempdir().unwrap();
@@ -88,16 +89,13 @@ fn start(
     let mut model = load(4 << 20);
     if let Some(blocks) = blocks {
         let block = model.cache().bytes() / (model.cache().blocks() + 1);
-        let states = model.capacity().states.map_or(0, |slots| slots * STATE_BYTES);
+        let states = model.capacity().states.map_or(0, |slots| slots * slot_bytes(model.config(), dtype));
         // States may take half of the memory.
         model = load((block * blocks + states).max(2 * states));
         assert!(model.capacity().blocks >= blocks);
     }
     Engine::start(Box::new(model), text(), Options { speculation, ..options }).unwrap()
 }
-
-/// Bytes of the states of a text in a layer of the hybrids: three linear layers with 4 heads of 16 x 16, and 128 channels.
-const STATE_BYTES: usize = 3 * (4 * 16 * 16 * 4 + 3 * 128 * 4);
 
 /// Generates texts at once, of which several begin alike, and some are sampled. Returns their tokens.
 fn texts(engine: &Engine, count: u32, tokens: usize) -> Vec<Vec<u32>> {
@@ -203,7 +201,7 @@ fn heads_that_compute_the_same_are_accepted() {
 #[test]
 fn prompt_lookup_changes_no_text_of_recurrent_models() {
     let speculation = Speculation { source: DraftSource::Ngram(1..=3), max_tokens: 7 };
-    for name in ["qwen3-next", "qwen3.5"] {
+    for name in ["qwen3-next", "qwen3.5", "jamba", "bamba", "falcon-h1"] {
         for branches in [None, Some(0.05)] {
             compare(name, branches, &speculation, |status| {
                 assert!(status.tokens_accepted < status.tokens_drafted, "{status:?}");

@@ -6,8 +6,10 @@
 //! | `targets` | projections of a decoder that adapters may change, and the limits of adapters |
 //! | `peft` | reading of PEFT's files |
 //! | `rows` | rows of a step by adapter, and the products with its matrices |
+//! | `expert_targets` | projections of experts that adapters may change |
 //! | `experts` | stacks of an adapter's matrices, for the projections of experts |
 //! | `feed_forward` | feed-forward layers of rows with adapters |
+mod expert_targets;
 mod experts;
 mod feed_forward;
 mod peft;
@@ -19,5 +21,5 @@ pub use experts::{ExpertRows, ExpertStacks};
 pub use feed_forward::inner;
 pub use peft::read;
 pub use rows::{AdapterRows, Deltas};
-pub use targets::{AdapterLimits, AdapterTargets};
-pub use weights::{Adapter, AdapterFiles, Target};
+pub use targets::{AdapterLimits, AdapterTargets, Target};
+pub use weights::{Adapter, AdapterFiles};

@@ -8,9 +8,10 @@ use candle_core::{DType, Device, Tensor};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::experts::{ExpertPairs, ExpertTargets};
-use super::targets::{AdapterTargets, Module};
-use super::weights::{AdapterFiles, LowRank, TARGETS, Target};
+use super::expert_targets::ExpertTargets;
+use super::experts::ExpertPairs;
+use super::targets::{AdapterTargets, Module, TARGETS, Target};
+use super::weights::{AdapterFiles, LowRank};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use candle_core::{Device, Result, Tensor};
 
-use super::weights::{Adapter, LowRankProduct, Target};
+use super::targets::Target;
+use super::weights::{Adapter, LowRankProduct};
 use crate::model::layers::{FusedWith, Linear};
 
 /// Rows of a step that use adapters.

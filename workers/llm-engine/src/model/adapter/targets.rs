@@ -3,11 +3,30 @@ use std::ops::Range;
 
 use candle_core::{DType, Device};
 
-use super::experts::{ExpertTargets, padded_rank};
-use super::weights::{TARGETS, Target};
+use super::expert_targets::{ExpertTargets, padded_rank};
 use crate::model::config::DecoderConfig;
 use crate::model::part::Part;
 use crate::model::roles::Role;
+
+/// Projections of a layer that have a common input. Their outputs are concatenated in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Queries, keys and values.
+    QueryKeyValue,
+    /// Output of attention.
+    Output,
+    /// Gate and up, or up only.
+    GateUp,
+    /// Output of the feed-forward layer.
+    Down,
+    /// Gate and up of all experts.
+    ExpertGateUp,
+    /// Down of all experts.
+    ExpertDown,
+}
+
+/// Number of [`Target`]s.
+pub(super) const TARGETS: usize = 6;
 
 /// Limits of the adapters that are loaded at once. Memory for them is reserved when the model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +170,7 @@ impl AdapterTargets {
         }
         push(Target::Down, &[(Role::Down, hidden)]);
         let is_dense = |layer| config.experts.as_ref().is_none_or(|experts| experts.dense_layers[layer]);
-        let dense = (0..config.windows.len()).map(is_dense).collect();
+        let dense = (0..config.layer_count()).map(is_dense).collect();
         Self { modules, sizes, experts, shares: vec![share], dense, dtype, limits }
     }
 

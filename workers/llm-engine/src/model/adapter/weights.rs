@@ -4,28 +4,8 @@ use std::fmt;
 use candle_core::{D, DType, Device, Result, Tensor};
 use sha2::{Digest, Sha256};
 
-use super::targets::{AdapterTargets, TargetShare};
+use super::targets::{AdapterTargets, TARGETS, Target, TargetShare};
 use crate::model::layers::{Linear, Matrix};
-
-/// Projections of a layer that have a common input. Their outputs are concatenated in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// Queries, keys and values.
-    QueryKeyValue,
-    /// Output of attention.
-    Output,
-    /// Gate and up, or up only.
-    GateUp,
-    /// Output of the feed-forward layer.
-    Down,
-    /// Gate and up of all experts.
-    ExpertGateUp,
-    /// Down of all experts.
-    ExpertDown,
-}
-
-/// Number of [`Target`]s.
-pub(super) const TARGETS: usize = 6;
 
 /// Two matrices whose product is added to a weight, or stacks with two for each expert.
 #[derive(Clone, Debug)]

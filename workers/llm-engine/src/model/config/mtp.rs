@@ -3,16 +3,6 @@ use anyhow::{Context, Result, ensure};
 
 use super::{DecoderConfig, LayerParts};
 
-/// Layout of a head that predicts further tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MtpLayout {
-    /// A layer after the others, whose block has the tensors of the head in addition. It repeats with the states before its
-    /// last norm. Files of DeepSeek and GLM have it.
-    Appended,
-    /// A module of its own in safetensors. It repeats with the states after its last norm. Files of Qwen have it.
-    Module,
-}
-
 impl DecoderConfig {
     /// Returns the number of layers, without that of a head.
     pub fn layer_count(&self) -> usize {

@@ -58,7 +58,7 @@ pub struct SelectiveConfig {
     /// Factors of the outputs of the input projection: gates, x, B, C and steps, in the order of the files.
     pub input_factors: [f64; 5],
     /// If true, the layers also have attention, whose output is added to that of Mamba 2.
-    pub beside_attention: bool,
+    pub has_parallel_attention: bool,
 }
 
 /// Names of the sizes of Mamba 2 in config.json: key heads (groups), value heads, elements of a key (the state) and of a value,
@@ -118,7 +118,7 @@ impl RecurrentConfig {
     /// # Errors
     /// Returns an error for missing, mistyped or inconsistent fields.
     pub fn of_mamba(fields: &Fields, names: SelectiveNames, options: SelectiveConfig) -> Result<Self> {
-        let layers = match options.beside_attention {
+        let layers = match options.has_parallel_attention {
             true => vec![true; fields.required("num_hidden_layers")?],
             false => mamba_layers(fields)?,
         };
@@ -188,8 +188,8 @@ impl RecurrentConfig {
     }
 
     /// Returns true if the layers also have attention.
-    pub fn is_beside_attention(&self) -> bool {
-        matches!(self.kind, Recurrence::Selective(SelectiveConfig { beside_attention: true, .. }))
+    pub fn has_parallel_attention(&self) -> bool {
+        matches!(self.kind, Recurrence::Selective(SelectiveConfig { has_parallel_attention: true, .. }))
     }
 
     /// Returns the index of a value head of linear attention in GGUF files. They contain the first value head of each key

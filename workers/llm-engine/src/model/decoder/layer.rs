@@ -29,7 +29,7 @@ pub(super) struct Layer {
     /// Output projection of attention; `None` if the layer has only a feed-forward network.
     pub(super) output: Option<Linear>,
     /// Recurrent states of a layer that also has attention, whose outputs are added.
-    pub(super) beside: Option<Box<ParallelMixer>>,
+    pub(super) parallel_mixer: Option<Box<ParallelMixer>>,
     pub(super) attention_post_norm: Option<Norm>,
     pub(super) mlp_norm: Option<Norm>,
     pub(super) feed_forward: FeedForward,
@@ -99,7 +99,7 @@ impl Layer {
         let recurrent = config.recurrent_of(index);
         let recurrent = recurrent.map(|sizes| Mixer::load(config, sizes, weights, index)).transpose()?;
         let recurrent_place = (0..index).filter(|other| config.recurrent_of(*other).is_some()).count();
-        let (recurrent, beside) = match recurrent {
+        let (recurrent, parallel_mixer) = match recurrent {
             Some((mixer, output)) if !config.is_recurrent(index) => {
                 (None, Some(Box::new(ParallelMixer { mixer, output, place: recurrent_place })))
             }
@@ -167,7 +167,7 @@ impl Layer {
             head_norms,
             row_norms,
             output,
-            beside,
+            parallel_mixer,
             attention_post_norm: attention_post_norm?,
             mlp_norm: mlp_norm?,
             feed_forward,

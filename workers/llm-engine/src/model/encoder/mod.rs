@@ -129,16 +129,16 @@ impl Encoder {
         })
     }
 
-    /// Computes the states of all rows of a step, or of the rows `wanted`. `seconds` are the first tokens of the second
-    /// segment of each text.
+    /// Computes the states of all rows of a step, or of the rows `wanted`. `second_starts` are the indices of the first
+    /// token of each text's second segment.
     fn states(
         &self,
         step: &Step,
-        seconds: &[usize],
+        second_starts: &[usize],
         wanted: Option<Vec<u32>>,
     ) -> candle_core::Result<Tensor> {
         let positions = self.positions_of(step);
-        let segments = self.segments_of(step, seconds);
+        let segments = self.segments_of(step, second_starts);
         let is_partial = wanted.is_some();
         let [rows, keys, table] = StepIndices::of(step).parts();
         let (tokens, slots, wanted) = (step.tokens.clone(), step.slots.clone(), wanted.unwrap_or_default());
@@ -194,9 +194,9 @@ impl Encoder {
     }
 
     /// Returns the segment type of each row: 0, or 1 from the first token of the second segment on.
-    fn segments_of(&self, step: &Step, seconds: &[usize]) -> Vec<u32> {
+    fn segments_of(&self, step: &Step, second_starts: &[usize]) -> Vec<u32> {
         let mut segments = vec![0; step.tokens.len()];
-        for (sequence, second) in step.sequences.iter().zip(seconds).filter(|_| self.config.types > 1) {
+        for (sequence, second) in step.sequences.iter().zip(second_starts).filter(|_| self.config.types > 1) {
             segments[sequence.rows.clone()].iter_mut().skip(*second).for_each(|segment| *segment = 1);
         }
         segments
@@ -245,13 +245,13 @@ impl StepModel for Encoder {
         head.forward(&states, &lengths)
     }
 
-    fn classify(&mut self, prompts: &[Vec<u32>], seconds: &[usize]) -> candle_core::Result<Tensor> {
+    fn classify(&mut self, prompts: &[Vec<u32>], second_starts: &[usize]) -> candle_core::Result<Tensor> {
         let Head::Scores(classifier) = &self.head else { bail!("the model has no classifier") };
         if prompts.is_empty() {
             return Tensor::zeros((0, 1), DType::F32, &self.device);
         }
         let (pooling, lengths) = (classifier.pooling(), prompts.iter().map(Vec::len).collect::<Vec<_>>());
-        let states = self.states(&self.packed(prompts)?, seconds, pooling.rows(&lengths))?;
+        let states = self.states(&self.packed(prompts)?, second_starts, pooling.rows(&lengths))?;
         classifier.forward(&pooling.forward(&states, &lengths)?)
     }
 }

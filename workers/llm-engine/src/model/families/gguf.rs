@@ -115,7 +115,7 @@ pub fn from_gguf(
     })?;
     let fields = METADATA.iter().filter_map(|(key, name)| Some((name.to_string(), own(key)?)));
     let mut config: Map<String, Value> = fields.collect();
-    // Layers that predict further tokens follow the others and are not used.
+    // Layers that predict further tokens follow the others and are counted separately; `add_mtp` adds one.
     let layers = |key: &str| own(key).and_then(|layers| layers.as_u64());
     if let (Some(all), Some(further)) = (layers("block_count"), layers("nextn_predict_layers")) {
         config.insert("num_hidden_layers".into(), json!(all.saturating_sub(further)));

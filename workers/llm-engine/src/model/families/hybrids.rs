@@ -335,7 +335,7 @@ fn falcon(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     let options = SelectiveConfig {
         norm,
         input_factors: factors(fields, "ssm_multipliers")?.map(|factor| factor * of_input),
-        beside_attention: true,
+        has_parallel_attention: true,
         ..selective(decoder, fields)?
     };
     decoder.recurrent = Some(RecurrentConfig::of_mamba(fields, GRANITE_SIZES, options)?);
@@ -359,7 +359,7 @@ fn selective(decoder: &DecoderConfig, fields: &Fields) -> Result<SelectiveConfig
         norm: SelectiveNorm::AfterGates,
         norm_eps: decoder.norm_eps,
         input_factors: [1.0; 5],
-        beside_attention: false,
+        has_parallel_attention: false,
     })
 }
 

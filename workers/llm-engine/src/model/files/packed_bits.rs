@@ -1,9 +1,9 @@
 //! Weights of four or eight bits with a scale and a zero point for each group of input features: GPTQ, AWQ and
 //! compressed-tensors.
 //!
-//! A weight is s · (q - z), with q from 0 to 15 or to 255. Where groups consist of whole blocks of GGML, weights become blocks that
-//! kernels read: Q4_0, d · (q - 8), if all zero points are 8; otherwise Q4_1, d · q + m, with m = -s · z rounded to f16.
-//! Weights of eight bits whose zero points are 128 become Q8_0, d · (q - 128); others become floats.
+//! A weight is s · (q - z), with q from 0 to 15 or to 255. Where groups consist of whole blocks of GGML, weights become
+//! blocks that kernels read: Q4_0, d · (q - 8), if all zero points are 8; otherwise Q4_1, d · q + m, with m = -s · z
+//! rounded to f16. Weights of eight bits whose zero points are 128 become Q8_0, d · (q - 128); others become floats.
 //! If groups are not in order (`desc_act`), blocks have the input features in the order of their groups. Otherwise weights
 //! become floats.
 use std::borrow::Cow;
@@ -85,12 +85,10 @@ impl Layout {
 }
 
 /// Layout of GPTQ with weights of four bits.
-pub static GPTQ: Layout = Layout { bits: 4, ..GPTQ_8 };
+pub static GPTQ: Layout = Layout { bits: 4, ..GPTQ_8_BITS };
 
 /// Layout of GPTQ with weights of eight bits.
-pub static GPTQ_8_BITS: Layout = GPTQ_8;
-
-const GPTQ_8: Layout = Layout {
+pub const GPTQ_8_BITS: Layout = Layout {
     names: ["qweight", "scales", "qzeros", "g_idx"],
     inputs_first: true,
     weights: Axis::Column,

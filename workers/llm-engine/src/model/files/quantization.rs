@@ -16,8 +16,8 @@ const METHODS: &[(&str, ReadMethod)] = &[
     ("mxfp4", |_| Ok(Quantization::default())),
 ];
 
-/// Summands of words of zero points in the first version of GPTQ's format, for four and eight bits: 1 for each number. Numbers carry into the next one,
-/// as they do when checkpoints are written.
+/// Summands of words of zero points in the first version of GPTQ's format, for four and eight bits: 1 for each number.
+/// Numbers carry into the next one, as they do when checkpoints are written.
 const GPTQ_ZERO_OFFSETS: [u32; 2] = [0x1111_1111, 0x0101_0101];
 
 type ReadMethod = fn(&Value) -> Result<Quantization>;

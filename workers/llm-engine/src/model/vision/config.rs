@@ -66,7 +66,7 @@ pub struct VisionConfig {
     pub(super) projector_bias: bool,
     /// Token that stands for a feature in prompts.
     pub(super) token: u32,
-    /// Padding of the text model.
+    /// Padding token, whose per-layer inputs the rows of picture features get.
     pub(super) padding: u32,
 }
 
@@ -219,6 +219,17 @@ impl VisionConfig {
                 "\"projector_hidden_act\" is {activation}, but only \"gelu\" is supported"
             );
         }
+        let text = Fields::new(&config["text_config"], r#"{"hidden_size_per_layer_input": 256}"#)?;
+        let padding = match family.projector {
+            families::ProjectorKind::Gemma4 => text.size("pad_token_id")?.unwrap_or(0),
+            _ => 0,
+        };
+        let vocabulary = text.size("vocab_size")?.unwrap_or(u32::MAX as usize);
+        let has_layer_inputs = text.size("hidden_size_per_layer_input")?.is_some_and(|width| width > 0);
+        ensure!(
+            padding < vocabulary || !has_layer_inputs,
+            "\"pad_token_id\" is {padding}, but must be below the {vocabulary} of \"vocab_size\""
+        );
         let theta = vision["rope_parameters"]["rope_theta"].as_f64();
         Ok(Self {
             family,
@@ -248,10 +259,7 @@ impl VisionConfig {
             text_norm_eps,
             projector_bias: config["multimodal_projector_bias"] != false,
             token: token.context("\"image_token_id\" is missing")?,
-            padding: config["text_config"]["pad_token_id"]
-                .as_u64()
-                .and_then(|token| u32::try_from(token).ok())
-                .unwrap_or(0),
+            padding: u32::try_from(padding).context("\"pad_token_id\"")?,
         })
     }
 

@@ -447,7 +447,7 @@ impl EncoderLayer {
             ([gate, up], _) => {
                 (config.activation.forward(&gate.forward(&normed)?)? * up.forward(&normed)?)?
             }
-            ([up], [_, _, _]) => gated(&up.linear, &normed, config.activation)?,
+            ([up], [_, _, _]) => gated(up, &normed, config.activation)?,
             ([up, ..], _) => config.activation.forward(&up.forward(&normed)?)?,
             ([], _) => bail!("internal error: a feed-forward layer without projections"),
         };
@@ -464,6 +464,7 @@ fn add(
 ) -> candle_core::Result<Tensor> {
     match norm {
         Some(norm) => residual + norm.forward(&projection.forward(x)?)?,
+        None if projection.limits.is_some() => residual + projection.forward(x)?,
         None => {
             let with = FusedWith { residual: Some(residual), ..FusedWith::default() };
             projection.linear.forward_fused(x, with)
@@ -472,10 +473,10 @@ fn add(
 }
 
 /// Returns activation(gate) · up of one product of both.
-fn gated(up: &Linear, x: &Tensor, activation: Activation) -> candle_core::Result<Tensor> {
-    if activation == Activation::Silu {
+fn gated(up: &Projection, x: &Tensor, activation: Activation) -> candle_core::Result<Tensor> {
+    if activation == Activation::Silu && up.limits.is_none() {
         let with = FusedWith { gate: Some(GateActivation::Silu), ..FusedWith::default() };
-        return up.forward_fused(x, with);
+        return up.linear.forward_fused(x, with);
     }
     let both = up.forward(x)?.chunk(2, D::Minus1)?;
     let [gate, up] = &both[..] else { bail!("internal error: expected a gate and another projection") };

@@ -78,7 +78,7 @@ impl Vision {
         &self.processor
     }
 
-    /// Returns the token whose row of tables of further inputs the features have.
+    /// Returns the padding token, whose per-layer inputs the rows of picture features get.
     pub fn padding(&self) -> u32 {
         self.config.padding
     }

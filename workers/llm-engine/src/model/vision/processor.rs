@@ -59,8 +59,8 @@ pub enum PictureError {
     },
     /// The chat template wrote other places than those of the pictures.
     #[error(
-        "number of picture placeholders ({marker:?}) in the prompt is {found}, but that of pictures is {pictures}; the text must not contain \
-         {marker:?}, and the chat template must be one for pictures"
+        "number of picture placeholders ({marker:?}) in the prompt is {found}, but that of pictures is {pictures}; the text \
+         must not contain {marker:?}, and the chat template must be one for pictures"
     )]
     Places {
         /// Number of places in the prompt.
