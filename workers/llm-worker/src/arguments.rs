@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use candle_core::DType;
 use clap::Parser;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
-use llm_engine::engine::{DraftSource, Options};
+use llm_engine::engine::{DraftSource, Options, Speculation};
 use llm_engine::model::LoadOptions;
 use llm_engine::model::adapter::AdapterLimits;
 use llm_engine::model::cache_dtype::CacheDType;
@@ -211,6 +211,11 @@ pub const DEFAULTS: [(&str, &str); 3] =
     [("port", "8081"), ("body_limit", "8388608"), ("streams_per_client", "0")];
 
 impl Arguments {
+    /// Returns the options of speculation, if it is on.
+    pub fn speculation(&self) -> Option<&Speculation> {
+        self.speculative_config.as_ref()?.speculation.as_ref()
+    }
+
     /// Returns the options of the engine.
     pub fn engine(&self) -> Options {
         Options {
@@ -219,7 +224,7 @@ impl Arguments {
             step_tokens: self.step_tokens,
             prompt_step_tokens: self.prompt_step_tokens,
             prefix_cache: !self.no_prefix_cache,
-            speculation: self.speculative_config.as_ref().and_then(|config| config.speculation.clone()),
+            speculation: self.speculation().cloned(),
             ..Options::default()
         }
     }
@@ -265,7 +270,7 @@ impl Arguments {
         let (cache_bytes, decoded_bytes, context) = (self.cache_memory, self.decoded_memory, self.context);
         let (dtype, cache_dtype, no_graphs) = (self.dtype, self.cache_dtype.0, self.no_graphs);
         let adapters = self.adapter_limits();
-        let speculation = self.speculative_config.as_ref().and_then(|config| config.speculation.as_ref());
+        let speculation = self.speculation();
         LoadOptions {
             dtype,
             cache_dtype,

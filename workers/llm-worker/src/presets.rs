@@ -166,8 +166,7 @@ impl Arguments {
 
     /// Checks that no flag applies to one model only.
     fn check_several(&self) -> Result<()> {
-        let speculation = self.speculative_config.as_ref().and_then(|config| config.speculation.as_ref());
-        let drafts = speculation.is_some_and(|config| !matches!(config.source, DraftSource::Ngram(_)));
+        let drafts = self.speculation().is_some_and(|config| !matches!(config.source, DraftSource::Ngram(_)));
         let refused = [
             (
                 drafts,

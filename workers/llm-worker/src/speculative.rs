@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 /// Default of the maximum number of draft tokens of a text in a step.
 const DRAFT_TOKENS: usize = 7;
-/// Likewise, for heads, which are trained to predict one token.
+/// Default of that number for MTP heads, which are trained to predict one token.
 const MTP_TOKENS: usize = 1;
 /// Defaults of the minimum and maximum length of n-grams.
 const NGRAM: [usize; 2] = [2, 4];

@@ -11,7 +11,7 @@ use candle_nn::ops::{sigmoid, softmax_last_dim};
 
 use super::adapter::{self, ExpertRows};
 use super::config::{Activation, ExpertGroups, Routing};
-use super::layers::{FusedWith, GateUp, Linear, Mlp, Norm};
+use super::layers::{FusedWith, GateUp, Linear, Mlp, Norm, replace_rows};
 #[cfg(feature = "rocm")]
 use super::stacks::ExpertStacks;
 
@@ -90,18 +90,13 @@ impl Experts {
             }
             None => weights,
         };
-        let latent = match &self.latent {
-            Some([to_latent, _]) => Some(to_latent.forward(input.0)?),
-            None => None,
-        };
+        let latent = self.latent.as_ref().map(|[to_latent, _]| to_latent.forward(input.0)).transpose()?;
         let (of_experts, added) = match &latent {
             Some(latent) => ((latent, FusedWith::default()), None),
             None => (input, residual),
         };
-        let x = || {
-            let (x, with) = of_experts;
-            with.norm.map_or(Ok(x.clone()), |norm| norm.forward(x))
-        };
+        let (states, FusedWith { norm, .. }) = of_experts;
+        let x = || norm.map_or(Ok(states.clone()), |norm| norm.forward(states));
         let routed = [&experts, &weights];
         let out = match adapters {
             [ExpertRows { rows: None, stacks }] => self.separately(&x()?, routed, added, Some(*stacks))?,
@@ -110,14 +105,16 @@ impl Experts {
                     Some(out) => out,
                     None => self.separately(&x()?, routed, added, None)?,
                 };
+                let x = (!adapters.is_empty()).then(x).transpose()?;
                 for ExpertRows { rows, stacks } in adapters {
-                    let Some(rows) = rows else { bail!("internal error: several adapters of all rows") };
+                    let (Some(rows), Some(x)) = (rows, &x) else {
+                        bail!("internal error: several adapters of all rows")
+                    };
                     let select = |all: &Tensor| all.index_select(rows, 0);
-                    let (x, added) = (select(&x()?)?, added.map(select).transpose()?);
+                    let (x, added) = (select(x)?, added.map(select).transpose()?);
                     let routed = [&select(&experts)?, &select(&weights)?];
                     let changed = self.separately(&x, routed, added.as_ref(), Some(*stacks))?;
-                    let indices = rows.unsqueeze(1)?.broadcast_as(changed.shape())?.contiguous()?;
-                    out = out.scatter(&indices, &changed, 0)?;
+                    out = replace_rows(&out, rows, &changed)?;
                 }
                 out
             }

@@ -337,6 +337,12 @@ pub(super) fn split_columns<const N: usize>(outputs: Vec<Tensor>, widths: [usize
     parts.try_into().map_err(|_| Error::Msg("internal error: wrong number of projections".to_owned()))
 }
 
+/// Returns `all` (rows, width) with the rows of these indices, u32, replaced by those of `changed`.
+pub(super) fn replace_rows(all: &Tensor, indices: &Tensor, changed: &Tensor) -> Result<Tensor> {
+    let indices = indices.unsqueeze(1)?.broadcast_as(changed.shape())?.contiguous()?;
+    all.scatter(&indices, changed, 0)
+}
+
 /// Embedding table with a row for each token.
 #[derive(Clone, Debug)]
 pub enum Embedding {

@@ -221,7 +221,7 @@ pub(super) fn load_files(
     let left = free.map(|free| free.saturating_sub(all));
     let decoded = match left {
         Some(left) if decodes_for_products(device)? => {
-            // The same when the model is loaded again with a cache of the same size.
+            // It does not depend on the size of the cache, so that a reload keeps as many copies.
             let most = options.decoded_bytes.unwrap_or(left / DECODED_PART);
             let beside_cache = options.cache_bytes.map_or(left / 2, |cache| left.saturating_sub(cache));
             most.min(beside_cache).min(files.decoded_bytes().div_ceil(part.ranks()))

@@ -3,7 +3,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::rows::Deltas;
 use crate::model::config::Activation;
-use crate::model::layers::{FusedWith, GateUp, Linear, Mlp, gated};
+use crate::model::layers::{FusedWith, GateUp, Linear, Mlp, gated, replace_rows};
 
 /// Maps (rows, width) to the input of the down projection, (rows, intermediate). `deltas` are those of gate and up. Rows without
 /// an adapter have the same result as in [`Mlp::inner`], bit for bit.
@@ -42,6 +42,5 @@ fn fused(
     let adapted = (both.forward_fused(&x.index_select(&rows, 0)?, with)? + deltas.values()?)?;
     let adapted = gated(&adapted, activation)?;
     let all = both.forward_fused(x, FusedWith { gate: Some(activation), ..with })?;
-    let indices = rows.unsqueeze(1)?.broadcast_as(adapted.shape())?.contiguous()?;
-    all.scatter(&indices, &adapted, 0)
+    replace_rows(&all, &rows, &adapted)
 }

@@ -98,14 +98,8 @@ pub const GPTQ_8_BITS: Layout = Layout {
 };
 
 /// Layout of AWQ, version GEMM.
-pub static AWQ: Layout = Layout {
-    names: ["qweight", "scales", "qzeros", "g_idx"],
-    inputs_first: true,
-    weights: Axis::Row,
-    zeros: Axis::Row,
-    bits: 4,
-    places: [0, 4, 1, 5, 2, 6, 3, 7],
-};
+pub static AWQ: Layout =
+    Layout { weights: Axis::Row, bits: 4, places: [0, 4, 1, 5, 2, 6, 3, 7], ..GPTQ_8_BITS };
 
 /// Layout of compressed-tensors, format pack-quantized.
 pub static COMPRESSED_TENSORS: Layout = Layout {
