@@ -34,12 +34,10 @@ struct Entry {
 #[derive(Default)]
 pub struct Adapters {
     entries: RwLock<Vec<Entry>>,
-    /// If true, clients may load and unload adapters.
-    allows_updates: bool,
 }
 
 impl Adapters {
-    /// Loads the adapters of a model whose names are `model`. If `allows_updates`, clients may load and unload others.
+    /// Loads the adapters of a model whose names are `model`.
     ///
     /// # Errors
     /// Returns an error that names the adapter that cannot be loaded.
@@ -47,9 +45,8 @@ impl Adapters {
         engine: &Engine,
         model: &ModelName,
         modules: impl Iterator<Item = &'a LoraModule>,
-        allows_updates: bool,
     ) -> Result<Self> {
-        let adapters = Self { allows_updates, ..Self::default() };
+        let adapters = Self::default();
         for LoraModule { name, path, base_model_name } in modules {
             let named = || format!("cannot load the adapter {name:?}");
             let check = |base: &String| model.check(Some(base));
@@ -115,14 +112,13 @@ impl Adapters {
     /// Loads the adapter `name` of the model `parent` at `path` for a client. Blocks until it is loaded.
     ///
     /// # Errors
-    /// 403 if clients may not load adapters, 400 if it cannot be loaded, 503 if the engine accepts no requests.
+    /// 400 if it cannot be loaded, 503 if the engine accepts no requests.
     pub fn add_for_client(
         &self,
         engine: &Engine,
         model: &ModelName,
         [name, path, parent]: [&str; 3],
     ) -> Result<(), ApiError> {
-        self.check_allowed()?;
         self.add(engine, model, [name, path, parent]).map_err(|error| match error.downcast() {
             Ok(closed @ RequestError::Closed { .. }) => {
                 failure::request_error(closed, "lora_path", "lora_path")
@@ -135,9 +131,8 @@ impl Adapters {
     /// Unloads the adapter `name`. Requests that use it continue.
     ///
     /// # Errors
-    /// 403 if clients may not unload adapters, 404 if there is none of this name.
+    /// 404 if there is none of this name.
     pub fn remove_for_client(&self, engine: &Engine, name: &str) -> Result<(), ApiError> {
-        self.check_allowed()?;
         let mut entries = self.write();
         let Some(place) = entries.iter().position(|entry| entry.name == name) else {
             let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
@@ -149,14 +144,5 @@ impl Adapters {
         engine.unload_adapter(entry.adapter);
         tracing::info!(name, "adapter unloaded");
         Ok(())
-    }
-
-    fn check_allowed(&self) -> Result<(), ApiError> {
-        if self.allows_updates {
-            return Ok(());
-        }
-        let message =
-            "clients may not load or unload adapters; start the worker with --allow-runtime-lora-updating";
-        Err(ApiError::new(axum::http::StatusCode::FORBIDDEN, "adapter_updates_disabled", message))
     }
 }

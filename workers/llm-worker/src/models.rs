@@ -173,6 +173,8 @@ pub struct ServedModels {
     slots: Option<ModelSlots>,
     /// Locked while a client loads an adapter, so that two have no common name.
     adding: tokio::sync::Mutex<()>,
+    /// If true, clients may load and unload adapters.
+    allows_adapter_updates: bool,
 }
 
 impl ServedModels {
@@ -182,7 +184,7 @@ impl ServedModels {
         let served = OnceCell::new_with(Some(Arc::new(served)));
         let (adapters, load, is_loading) = (Vec::new(), None, AtomicBool::new(false));
         let model = Model { name, adapters, load, served, is_loading };
-        Self { models: vec![Arc::new(model)], device, slots: None, adding: tokio::sync::Mutex::default() }
+        Self::new(vec![Arc::new(model)], None, device)
     }
 
     /// Serves models with different names, at least one, which are loaded on `device` when they are first requested. At most
@@ -193,7 +195,16 @@ impl ServedModels {
             Arc::new(Model { name, adapters, load, served, is_loading })
         };
         let (models, slots) = (models.into_iter().map(entry).collect(), Some(ModelSlots::new(max_loaded)));
-        Self { models, device, slots, adding: tokio::sync::Mutex::default() }
+        Self::new(models, slots, device)
+    }
+
+    fn new(models: Vec<Arc<Model>>, slots: Option<ModelSlots>, device: OpenDevice) -> Self {
+        Self { models, device, slots, adding: tokio::sync::Mutex::default(), allows_adapter_updates: false }
+    }
+
+    /// Sets whether clients may load and unload adapters.
+    pub fn with_adapter_updates(self, allowed: bool) -> Self {
+        Self { allows_adapter_updates: allowed, ..self }
     }
 
     /// Returns the model that a request names, or whose adapter it names, and loads it if necessary. A worker with one model
@@ -243,8 +254,10 @@ impl ServedModels {
     /// several.
     ///
     /// # Errors
-    /// See [`Self::model`] and [`Adapters::add_for_client`](crate::adapters::Adapters::add_for_client).
+    /// 403 if clients may not load adapters; then no model is loaded. See also [`Self::model`] and
+    /// [`Adapters::add_for_client`](crate::adapters::Adapters::add_for_client).
     pub async fn add_adapter(&self, [name, path]: [String; 2], base: Option<String>) -> Result<(), ApiError> {
+        self.check_adapter_updates()?;
         if self.slots.is_some() && base.is_none() {
             return Err(model_required(BASE, &self.names()));
         }
@@ -262,6 +275,26 @@ impl ServedModels {
             served.adapters.add_for_client(&served.engine, &served.name, [&name, &path, parent])
         })
         .await
+    }
+
+    /// Unloads the adapter `name`. Requests that use it continue.
+    ///
+    /// # Errors
+    /// 403 if clients may not unload adapters; then no model is loaded. See also [`Self::model`] and
+    /// [`Adapters::remove_for_client`](crate::adapters::Adapters::remove_for_client).
+    pub async fn remove_adapter(&self, name: &str) -> Result<(), ApiError> {
+        self.check_adapter_updates()?;
+        let served = self.model(Some(name)).await.map_err(|error| error.with_param("lora_name"))?;
+        served.adapters.remove_for_client(&served.engine, name)
+    }
+
+    fn check_adapter_updates(&self) -> Result<(), ApiError> {
+        if self.allows_adapter_updates {
+            return Ok(());
+        }
+        let message =
+            "clients may not load or unload adapters; start the worker with --allow-runtime-lora-updating";
+        Err(ApiError::new(StatusCode::FORBIDDEN, "adapter_updates_disabled", message))
     }
 
     /// Returns the models that have been loaded.

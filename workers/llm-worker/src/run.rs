@@ -73,7 +73,8 @@ pub fn load(
     let worker = (metrics.clone(), progress.lifecycle().clone());
     if arguments.model.is_some() {
         let report = &mut |completed: Completed, activity: &str| progress.report(completed, activity);
-        return Ok(ServedModels::one(load_model(arguments, opened, None, &worker, report)?));
+        let served = ServedModels::one(load_model(arguments, opened, None, &worker, report)?);
+        return Ok(served.with_adapter_updates(arguments.allow_runtime_lora_updating));
     }
     let memory_bytes = usable_memory(&first.device)?.map(|bytes| bytes / arguments.models_max);
     let model = |arguments: Arguments| {
@@ -92,7 +93,8 @@ pub fn load(
         Ok(ModelOnDemand { name, adapters, load: Arc::new(load) })
     };
     let models = arguments.models_on_demand()?.into_iter().map(model).collect::<Result<Vec<_>>>()?;
-    Ok(ServedModels::on_demand(models, arguments.models_max, first))
+    let served = ServedModels::on_demand(models, arguments.models_max, first);
+    Ok(served.with_adapter_updates(arguments.allow_runtime_lora_updating))
 }
 
 /// Finds, loads and warms up the model of `--model`. `shared` is its slot and the part of the device's memory that it may
@@ -136,8 +138,7 @@ fn load_model(
     }
     warm_up(&engine).context("warm-up failed")?;
     let name = identity::names(arguments, name, &path);
-    let adapters =
-        Adapters::load(&engine, &name, arguments.adapters(), arguments.allow_runtime_lora_updating)?;
+    let adapters = Adapters::load(&engine, &name, arguments.adapters())?;
     ranks::register(metrics, name.as_str(), engine.clone(), devices);
     let first = opened.into_iter().next().context("the model has no device")?;
     let served = ServedModel::new(engine, name, &arguments.engine(), first, (metrics, lifecycle));

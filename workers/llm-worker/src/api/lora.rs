@@ -43,7 +43,6 @@ pub async fn load(State(api): State<Api>, Body(body): Body<LoadBody>) -> Result<
 /// Handles `POST /v1/unload_lora_adapter`.
 pub async fn unload(State(api): State<Api>, Body(body): Body<UnloadBody>) -> Result<String, ApiError> {
     let name = not_empty(body.lora_name, "lora_name")?;
-    let served = api.served()?.model(Some(&name)).await.map_err(|error| error.with_param("lora_name"))?;
-    served.adapters.remove_for_client(&served.engine, &name)?;
+    api.served()?.remove_adapter(&name).await?;
     Ok(format!("Success: LoRA adapter '{name}' removed successfully."))
 }

@@ -204,7 +204,7 @@ async fn wrong_modules_are_refused_at_start() {
         (vec![module("one", "none", None)], "adapter \"one\": cannot read"),
         (["one", "two", "three"].map(|name| module(name, name, None)).into(), "raise --max-loras"),
     ] {
-        let loaded = Adapters::load(&worker.served.engine, &worker.served.name, modules.iter(), false);
+        let loaded = Adapters::load(&worker.served.engine, &worker.served.name, modules.iter());
         let error = format!("{:#}", loaded.err().unwrap());
         assert!(error.contains(words), "{words}: {error}");
     }

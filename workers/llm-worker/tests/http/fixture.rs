@@ -242,14 +242,14 @@ fn serve_unloading(
         ([], false) => ModelName::new(MODEL, vec!["org/tiny".into()]),
         _ => identity::names(&arguments, MODEL.into(), path),
     };
-    let updates = arguments.allow_runtime_lora_updating;
-    let adapters = Adapters::load(&engine, &name, arguments.adapters(), updates).unwrap();
+    let adapters = Adapters::load(&engine, &name, arguments.adapters()).unwrap();
     let served = ServedModel::new(engine, name, &options, device, (&metrics, &lifecycle));
     let served = served.with_adapters(adapters).with_pictures(arguments.pictures());
     let formats = arguments.formats(served.formats);
     let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
     let served = served.with_sampling(sampling).with_formats(formats);
-    let served = api.serve(ServedModels::one(served)).loaded().next().unwrap().clone();
+    let served = ServedModels::one(served).with_adapter_updates(arguments.allow_runtime_lora_updating);
+    let served = api.serve(served).loaded().next().unwrap().clone();
     lifecycle.ready();
     let router = routes::app(&api, metrics, WORKER, DeviceKind::Cpu).router(&arguments.server);
     Worker { router, served, lifecycle, gate, _folder: folder }

@@ -154,7 +154,8 @@ async fn requests_to_more_models_than_fit_all_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_must_name_one_of_the_models() {
     let folder = folder();
-    let worker = Several::start(&["--models-dir", &flag(folder.path())]).unwrap();
+    let flags = ["--models-dir", &flag(folder.path()), "--allow-runtime-lora-updating"];
+    let worker = Several::start(&flags).unwrap();
     let messages = json!([{"role": "user", "content": "Hi"}]);
     for (path, body) in [
         ("/v1/completions", json!({"prompt": "Hi"})),
@@ -319,6 +320,23 @@ async fn an_adapter_can_be_unloaded_before_its_model_is_loaded() {
     assert_eq!(answer.status, 200, "{}", answer.text);
     let names: Vec<_> = worker.states().await.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["bert", "broken", "chat", "plain"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_updates_of_adapters_load_no_model() {
+    let (folder, adapters) = (folder(), Folders::write());
+    let flags = ["--models-dir", &flag(folder.path()), "--lora-modules", &module("one", &adapters, "chat")];
+    let worker = Several::start(&flags).unwrap();
+    let three =
+        json!({"lora_name": "three", "lora_path": adapters.path("three"), "base_model_name": "plain"});
+    for (path, body) in
+        [("/v1/load_lora_adapter", three), ("/v1/unload_lora_adapter", json!({"lora_name": "one"}))]
+    {
+        let answer = worker.post(path, &body).await;
+        assert_eq!(answer.error(), (403, "adapter_updates_disabled".into(), None), "{path}");
+    }
+    let states = worker.states().await;
+    assert!(states.iter().all(|(_, state)| state == "unloaded"), "{states:?}");
 }
 
 /// Writes a hybrid model whose tokenizer knows one word.
