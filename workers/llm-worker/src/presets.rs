@@ -230,7 +230,16 @@ impl Arguments {
         let mut own = Self { model: Some(model), models, models_dir, models_preset, lora_modules, ..all };
         preset.map_or(Ok(()), |preset| preset.apply(&mut own))?;
         if own.served_model_name.is_empty() {
-            own.served_model_name.push(name);
+            own.served_model_name.push(name.clone());
+        }
+        for LoraModule { name: adapter, base_model_name, .. } in own.adapters() {
+            let names = own.served_model_name.join(", ");
+            ensure!(
+                base_model_name.as_ref().is_none_or(|base| own.served_model_name.contains(base)),
+                "the adapter {adapter:?} of lora-modules in [{name}] has the base model {:?}, but the section is that of \
+                 {names}; remove \"base_model_name\", or move the adapter to the section of its model",
+                base_model_name.as_deref().unwrap_or_default()
+            );
         }
         let is_own = |module: &&LoraModule| {
             let base = module.base_model_name.as_ref();

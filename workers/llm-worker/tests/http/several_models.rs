@@ -235,6 +235,10 @@ fn contradictory_flags_are_refused() {
         ("[chat]\nmodel = /x", "two models are named \"chat\""),
         ("[chat]\nserved-model-name = plain", "two models or adapters are named \"plain\"; rename one"),
         ("[chat]\nlora-modules = plain=/x", "two models or adapters are named \"plain\""),
+        (
+            "[chat]\nlora-modules = {\"name\": \"one\", \"path\": \"/x\", \"base_model_name\": \"plain\"}",
+            "the adapter \"one\" of lora-modules in [chat] has the base model \"plain\", but the section is that of chat",
+        ),
     ] {
         std::fs::write(&preset, text).unwrap();
         let flags = ["--models-dir", &path, "--models-preset", &flag(&preset)];
