@@ -215,8 +215,14 @@ impl Decoder {
     }
 
     /// Sets the encoder of pictures, or the reason why there is none.
-    pub fn with_vision(self, vision: StdResult<Vision, &'static str>) -> Self {
-        Self { vision, ..self }
+    ///
+    /// # Errors
+    /// Returns an error if the decoder has no inputs of layers for the padding token of the encoder.
+    pub fn with_vision(self, vision: StdResult<Vision, &'static str>) -> Result<Self> {
+        if let (Ok(vision), Some(layer_inputs)) = (&vision, &self.layer_inputs) {
+            layer_inputs.check_padding(vision.padding())?;
+        }
+        Ok(Self { vision, ..self })
     }
 
     /// Sets the limits of adapters.

@@ -273,7 +273,7 @@ pub(super) fn load_files(
         }
         Err(reason) => Err(reason),
     };
-    let decoder = decoder.with_vision(vision);
+    let decoder = decoder.with_vision(vision).with_context(|| path.clone())?;
     let decoder = decoder.with_graphs(!options.no_graphs && !embeds_only).with_adapters(options.adapters);
     let hidden = decoder.config().hidden;
     let decoder = match (score, modules) {

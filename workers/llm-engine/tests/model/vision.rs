@@ -617,8 +617,20 @@ fn broken_encoders_of_gemma4_are_rejected() {
         let words = ["\"pad_token_id\" is not a whole number", &padding.to_string()];
         reject(limited, &[("/text_config/pad_token_id", padding.clone())], "", &words);
     }
-    let padding = ("/text_config/pad_token_id", json!(48));
-    reject(limited, &[padding], "", &["\"pad_token_id\" is 48, but must be below the 48"]);
+    // The table of the inputs of layers has 48 rows, whatever size the configuration declares.
+    let padding = |token: usize, declared: usize| {
+        [("/text_config/pad_token_id", json!(token)), ("/text_config/vocab_size", json!(declared))]
+    };
+    for declared in [48, 49] {
+        let words = ["\"pad_token_id\" is 48, but must be below the 48 rows"];
+        reject(limited, &padding(48, declared), "", &words);
+    }
+    let (config, weights) = checkpoint(limited);
+    let folder = tempfile::tempdir().unwrap();
+    reference::write(folder.path(), &replaced(&config, &padding(47, 40)), &weights, 1);
+    let file = "preprocessor_config.json";
+    std::fs::copy(data(limited).join(file), folder.path().join(file)).unwrap();
+    load_on_cpu(folder.path());
 }
 
 /// Tokens of a picture see each other in layers with a window.

@@ -46,6 +46,20 @@ impl LayerInputs {
         Ok(Some(Self { table, rows, projection, norm, width }))
     }
 
+    /// Checks that the padding token, whose inputs the rows of picture features get, has inputs.
+    pub(super) fn check_padding(&self, padding: u32) -> Result<()> {
+        let rows = match &self.rows {
+            Some(rows) => rows.elem_count(),
+            None => self.table.vocabulary()?,
+        };
+        ensure!(
+            (padding as usize) < rows,
+            "\"pad_token_id\" is {padding}, but must be below the {rows} rows of the table of the inputs of layers; copy \
+             it from the original config.json"
+        );
+        Ok(())
+    }
+
     /// Maps u32 tokens (rows) and their embeddings (rows, width) to the inputs of all layers, (rows, layers · input width).
     pub(super) fn forward(
         &self,

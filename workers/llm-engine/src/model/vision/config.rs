@@ -219,17 +219,11 @@ impl VisionConfig {
                 "\"projector_hidden_act\" is {activation}, but only \"gelu\" is supported"
             );
         }
-        let text = Fields::new(&config["text_config"], r#"{"hidden_size_per_layer_input": 256}"#)?;
+        let text = Fields::new(&config["text_config"], "{}")?;
         let padding = match family.projector {
             families::ProjectorKind::Gemma4 => text.size("pad_token_id")?.unwrap_or(0),
             _ => 0,
         };
-        let vocabulary = text.size("vocab_size")?.unwrap_or(u32::MAX as usize);
-        let has_layer_inputs = text.size("hidden_size_per_layer_input")?.is_some_and(|width| width > 0);
-        ensure!(
-            padding < vocabulary || !has_layer_inputs,
-            "\"pad_token_id\" is {padding}, but must be below the {vocabulary} of \"vocab_size\""
-        );
         let theta = vision["rope_parameters"]["rope_theta"].as_f64();
         Ok(Self {
             family,
