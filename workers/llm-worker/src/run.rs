@@ -84,7 +84,7 @@ pub fn load(
         let adapters = arguments.adapters().cloned().collect();
         let load = move |slot: ModelSlot| {
             tracing::info!(model = arguments.served_model_name[0], "loading");
-            // Adapters of models that were unloaded stay in memory.
+            // Other programs may have taken memory since the worker started.
             let free = opened.iter().map(|opened| usable_memory(&opened.device));
             let free = free.collect::<Result<Vec<_>>>()?.into_iter().flatten().min();
             let memory_bytes = memory_bytes.map(|share| share.min(free.unwrap_or(share)));

@@ -19,7 +19,7 @@
 //! | `residency` | unloading of a model that is not needed |
 //! | `slots` | slots for loaded models, which several engines share |
 //! | `thread` | main loop of the engine thread |
-//! | `adapters` | adapters in the device's memory |
+//! | `adapters` | adapters in the memory of the device or the host |
 //! | `status` | state shared by the thread and the handles |
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -304,8 +304,8 @@ impl Engine {
         Ok(receiver)
     }
 
-    /// Loads an adapter of PEFT's format (LoRA) from a folder, and waits until it is in the device's memory. Its memory is freed
-    /// after it and all requests that use it are dropped.
+    /// Loads an adapter of PEFT's format (LoRA) from a folder, and waits until it is in memory: that of the device, or that of the
+    /// host while the model is unloaded. Its memory is freed after it and all requests that use it are dropped.
     ///
     /// # Errors
     /// Returns an error that names the file and the missing, unsupported or wrong field or tensor, if the model takes no

@@ -33,7 +33,7 @@ pub(super) enum Command {
     Embed(EmbeddingJob),
     /// Sends events of cache blocks to a sink from now on.
     RecordCacheEvents(CacheEventSink),
-    /// Copies an adapter to the model's device.
+    /// Loads an adapter.
     LoadAdapter(Box<AdapterJob>),
     /// Frees the memory of unused adapters.
     FreeAdapters,
@@ -208,7 +208,7 @@ impl EngineLoop {
             }
             Command::LoadAdapter(job) => {
                 self.settle();
-                self.adapters.load(*job);
+                self.adapters.load(*job, self.model.is_loaded());
             }
             Command::Unload => self.model.claim(),
             Command::GrantSlot(slot) => self.model.set_slot(slot),
@@ -226,20 +226,27 @@ impl EngineLoop {
         }
     }
 
+    /// Frees weights, cache and slot, and the device's memory of the adapters.
     fn unload_model(&mut self) {
         self.sampler = Sampler::new();
         self.scheduler.forget_cached();
         self.send_cache_events();
         self.drafter.iter_mut().for_each(Drafter::forget);
         self.shared.set_model(ModelState::Unloaded);
+        self.settle();
+        self.adapters.move_to_host();
         self.model.unload();
     }
 
-    /// Loads the model for the waiting requests. If loading fails, they fail, and the next request retries.
+    /// Loads the model and its adapters for the waiting requests. If loading fails, they fail, and the next request retries.
     fn load_model(&mut self) {
         self.shared.set_model(ModelState::Loading);
-        let Err(error) = self.model.load() else { return self.shared.set_model(ModelState::Loaded) };
+        let loaded = self.model.load().and_then(|()| self.adapters.move_to_device());
+        let Err(error) = loaded else { return self.shared.set_model(ModelState::Loaded) };
         self.shared.set_model(ModelState::Unloaded);
+        if self.model.is_loaded() {
+            self.unload_model();
+        }
         tracing::error!(code = "load_failed", "{error:#}");
         let message = format!("the unloaded model could not be loaded again: {}", error_summary(&error));
         let fail = |sequence: &mut Sequence<Writer>| {

@@ -12,6 +12,8 @@ use tempfile::TempDir;
 use worker_core::device::DeviceKind;
 use worker_core::progress::Progress;
 use worker_core::{Lifecycle, Metrics};
+#[cfg(feature = "rocm-emulator")]
+use worker_core::{LoadedModel, device::vram_bytes};
 
 use crate::adapters::Folders;
 use crate::embeddings;
@@ -31,13 +33,17 @@ impl Ask for Several {
 
 impl Several {
     fn start(flags: &[&str]) -> anyhow::Result<Self> {
+        Self::start_on(DeviceKind::Cpu, flags)
+    }
+
+    fn start_on(kind: DeviceKind, flags: &[&str]) -> anyhow::Result<Self> {
         let line = ["worker", "--streams-per-client", "0", "--cache-memory", "1MiB"];
         let arguments = Arguments::try_parse_from(line.iter().chain(flags))?;
         let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
         let api = Api::new(lifecycle.clone());
-        api.serve(run::load(&arguments, DeviceKind::Cpu, &metrics, &Progress::new(&lifecycle))?);
+        api.serve(run::load(&arguments, kind, &metrics, &Progress::new(&lifecycle))?);
         lifecycle.ready();
-        let router = routes::app(&api, metrics, WORKER, DeviceKind::Cpu).router(&arguments.server);
+        let router = routes::app(&api, metrics, WORKER, kind).router(&arguments.server);
         Ok(Self { router, api })
     }
 
@@ -341,6 +347,30 @@ async fn refused_updates_of_adapters_load_no_model() {
     }
     let states = worker.states().await;
     assert!(states.iter().all(|(_, state)| state == "unloaded"), "{states:?}");
+}
+
+/// Adapters of a model that is unloaded leave their memory to other models, and are copied back with it.
+#[cfg(feature = "rocm-emulator")]
+#[tokio::test(flavor = "multi_thread")]
+async fn adapters_of_unloaded_models_take_no_memory_of_the_gpu() {
+    candle_core::rocm::rocm_loader::select("emulator:gfx1100").unwrap();
+    let (folder, adapters) = (folder(), Folders::write());
+    let flags = ["--models-dir", &flag(folder.path()), "--lora-modules", &module("one", &adapters, "chat")];
+    let flags = [&flags[..], &["--allow-runtime-lora-updating"]].concat();
+    let worker = Several::start_on(DeviceKind::Rocm, &flags).unwrap();
+    let device = worker.api.served().unwrap().device().device.clone();
+    let plain = worker.text("plain", "Hello").await;
+    let before = vram_bytes(&device);
+    let one = worker.text("one", "Hello").await;
+    assert_ne!(one, plain);
+    assert_eq!((worker.text("plain", "Hello").await, vram_bytes(&device)), (plain.clone(), before));
+    // An adapter that is loaded for an unloaded model waits in the host's memory, too.
+    let three = json!({"lora_name": "three", "lora_path": adapters.path("three"), "base_model_name": "chat"});
+    assert_eq!(worker.post("/v1/load_lora_adapter", &three).await.status, 200);
+    assert_eq!(vram_bytes(&device), before);
+    assert_eq!(worker.text("one", "Hello").await, one);
+    assert_ne!(worker.text("three", "Hello").await, one);
+    assert_eq!((worker.text("plain", "Hello").await, vram_bytes(&device)), (plain, before));
 }
 
 /// Writes a hybrid model whose tokenizer knows one word.

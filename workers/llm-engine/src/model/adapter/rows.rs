@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{Device, Result, Tensor};
 
 use super::targets::Target;
-use super::weights::{Adapter, LowRankProduct};
+use super::weights::{Adapter, AdapterMatrices, LowRankProduct};
 use crate::model::layers::{FusedWith, Linear};
 
 /// Rows of a step that use adapters.
@@ -17,7 +17,7 @@ pub struct AdapterRows {
 
 /// Rows that use the same adapter.
 struct Group {
-    adapter: Arc<Adapter>,
+    matrices: Arc<AdapterMatrices>,
     /// Indices, u32; `None` for all rows of the step.
     rows: Option<Tensor>,
 }
@@ -53,7 +53,7 @@ impl AdapterRows {
         let mut group = |(adapter, rows): (&Arc<Adapter>, Vec<u32>)| {
             let indices = indices.as_ref().map(|indices| indices.narrow(0, first, rows.len()));
             first += rows.len();
-            Ok(Group { adapter: adapter.clone(), rows: indices.transpose()? })
+            Ok(Group { matrices: adapter.matrices(), rows: indices.transpose()? })
         };
         Ok(Self { groups: groups.into_iter().map(&mut group).collect::<Result<_>>()?, rank })
     }
@@ -70,10 +70,10 @@ impl AdapterRows {
         (x, with): (&Tensor, FusedWith),
     ) -> Result<Deltas<'_>> {
         let mut parts = Vec::new();
-        for Group { adapter, rows } in &self.groups {
-            let Some(product) = adapter.product(self.rank, layer, target) else { continue };
+        for Group { matrices, rows } in &self.groups {
+            let Some(product) = matrices.product(self.rank, layer, target) else { continue };
             // The output of attention may have another type than the states.
-            let x = x.to_dtype(adapter.dtype)?;
+            let x = x.to_dtype(matrices.dtype)?;
             let inner = match rows {
                 Some(rows) => product.down.forward_fused(&x.index_select(rows, 0)?, with)?,
                 None => product.down.forward_fused(&x, with)?,
@@ -91,8 +91,8 @@ impl AdapterRows {
         layer: usize,
         targets: [Target; N],
     ) -> impl Iterator<Item = (Option<&Tensor>, [&LowRankProduct; N])> {
-        self.groups.iter().filter_map(move |Group { adapter, rows }| {
-            let products = targets.map(|target| adapter.product(self.rank, layer, target));
+        self.groups.iter().filter_map(move |Group { matrices, rows }| {
+            let products = targets.map(|target| matrices.product(self.rank, layer, target));
             let products: Vec<_> = products.into_iter().flatten().collect();
             Some((rows.as_ref(), products.try_into().ok()?))
         })

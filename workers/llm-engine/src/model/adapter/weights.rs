@@ -1,7 +1,8 @@
 //! Matrices of a loaded adapter.
 use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use candle_core::{D, DType, Device, Result, Tensor};
+use candle_core::{D, DType, Device, Error, Result, Tensor};
 use sha2::{Digest, Sha256};
 
 use super::targets::{AdapterTargets, TARGETS, Target, TargetShare};
@@ -16,7 +17,7 @@ pub(super) struct LowRank {
     pub(super) up: Tensor,
 }
 
-/// [`LowRank`] on a device of the model, or the part of a rank.
+/// [`LowRank`] of a rank, on its device or in the host's memory.
 #[derive(Clone, Debug)]
 pub struct LowRankProduct {
     pub(super) down: Linear,
@@ -33,25 +34,32 @@ pub struct AdapterFiles {
 /// A loaded adapter. Adapters with the same files are equal.
 pub struct Adapter {
     digest: [u8; 32],
-    /// Data type of the matrices.
-    pub(super) dtype: DType,
-    /// Layers of each rank.
-    ranks: Vec<Vec<[Option<LowRankProduct>; TARGETS]>>,
+    /// Device of each rank.
+    devices: Vec<Device>,
+    /// Replaced when they are moved.
+    matrices: RwLock<Arc<AdapterMatrices>>,
     bytes: usize,
 }
 
+/// Matrices of an adapter.
+pub(super) struct AdapterMatrices {
+    pub(super) dtype: DType,
+    /// Layers of each rank.
+    ranks: Vec<Vec<[Option<LowRankProduct>; TARGETS]>>,
+}
+
 impl AdapterFiles {
-    /// Copies the matrices to the devices of the model for which they were read.
+    /// Divides the matrices among the ranks of the model for which they were read. They stay in the host's memory until
+    /// [`Adapter::move_to_devices`].
     ///
     /// # Errors
-    /// Returns an error if a device fails or its memory runs out.
-    pub fn upload(self, targets: &AdapterTargets) -> Result<Adapter> {
+    /// Returns an error if memory runs out.
+    pub fn divide(self, targets: &AdapterTargets) -> Result<Adapter> {
         let mut bytes = 0;
-        let mut linear = |matrix: Tensor, device: &Device| -> Result<Linear> {
+        let mut linear = |matrix: Tensor| -> Result<Linear> {
             bytes += matrix.elem_count() * matrix.dtype().size_in_bytes();
-            let matrix = matrix.contiguous()?.to_device(device)?;
             let dtype = matrix.dtype();
-            Ok(Linear::new(Matrix::Float(matrix), None, dtype))
+            Ok(Linear::float(matrix.contiguous()?, None, dtype))
         };
         let mut product =
             |low_rank: &LowRank, share: &TargetShare, target: usize| -> Result<LowRankProduct> {
@@ -59,7 +67,7 @@ impl AdapterFiles {
                 let down = low_rank.down.narrow(D::Minus1, inputs.start, inputs.len())?;
                 let rows = outputs.iter().map(|rows| low_rank.up.narrow(D::Minus2, rows.start, rows.len()));
                 let up = Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, D::Minus2)?;
-                Ok(LowRankProduct { down: linear(down, &share.device)?, up: linear(up, &share.device)? })
+                Ok(LowRankProduct { down: linear(down)?, up: linear(up)? })
             };
         let mut layers = |share: &TargetShare| -> Result<Vec<_>> {
             let mut layers = Vec::with_capacity(self.layers.len());
@@ -73,14 +81,72 @@ impl AdapterFiles {
             Ok(layers)
         };
         let ranks = targets.shares.iter().map(&mut layers).collect::<Result<_>>()?;
-        Ok(Adapter { digest: self.digest, dtype: self.dtype, ranks, bytes })
+        let devices = targets.shares.iter().map(|share| share.device.clone()).collect();
+        let matrices = RwLock::new(Arc::new(AdapterMatrices { dtype: self.dtype, ranks }));
+        Ok(Adapter { digest: self.digest, devices, matrices, bytes })
+    }
+}
+
+impl LowRankProduct {
+    fn to_device(&self, device: &Device) -> Result<Self> {
+        let copied = |linear: &Linear| match linear.matrix() {
+            Matrix::Float(matrix) => Ok(Linear::float(matrix.to_device(device)?, None, matrix.dtype())),
+            Matrix::Quantized(_) => Err(Error::Msg("internal error: a quantized adapter".to_owned())),
+        };
+        Ok(Self { down: copied(&self.down)?, up: copied(&self.up)? })
+    }
+}
+
+impl AdapterMatrices {
+    /// Returns a rank's matrices of a layer's projections, if the adapter changes them.
+    pub(super) fn product(&self, rank: usize, layer: usize, target: Target) -> Option<&LowRankProduct> {
+        self.ranks.get(rank)?.get(layer)?[target as usize].as_ref()
+    }
+
+    /// Copies the matrices of each rank to one of the devices, which are repeated.
+    fn to_devices(&self, devices: &[Device]) -> Result<Self> {
+        let mut ranks = Vec::with_capacity(self.ranks.len());
+        for (layers, device) in self.ranks.iter().zip(devices.iter().cycle()) {
+            let mut copied = Vec::with_capacity(layers.len());
+            for layer in layers {
+                let mut products = [const { None }; TARGETS];
+                for (copy, product) in products.iter_mut().zip(layer) {
+                    *copy = product.as_ref().map(|product| product.to_device(device)).transpose()?;
+                }
+                copied.push(products);
+            }
+            ranks.push(copied);
+        }
+        Ok(Self { dtype: self.dtype, ranks })
     }
 }
 
 impl Adapter {
-    /// Returns a rank's matrices of a layer's projections, if the adapter changes them.
-    pub(super) fn product(&self, rank: usize, layer: usize, target: Target) -> Option<&LowRankProduct> {
-        self.ranks.get(rank)?.get(layer)?[target as usize].as_ref()
+    /// Returns the matrices where they are now.
+    pub(super) fn matrices(&self) -> Arc<AdapterMatrices> {
+        self.matrices.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn move_to(&self, devices: &[Device]) -> Result<()> {
+        let moved = Arc::new(self.matrices().to_devices(devices)?);
+        *self.matrices.write().unwrap_or_else(PoisonError::into_inner) = moved;
+        Ok(())
+    }
+
+    /// Moves the matrices to the devices of the model, where steps need them.
+    ///
+    /// # Errors
+    /// Returns an error if a device fails or its memory runs out. The matrices then stay where they are.
+    pub fn move_to_devices(&self) -> Result<()> {
+        self.move_to(&self.devices)
+    }
+
+    /// Moves the matrices to the host's memory.
+    ///
+    /// # Errors
+    /// See [`Self::move_to_devices`].
+    pub fn move_to_host(&self) -> Result<()> {
+        self.move_to(&[Device::Cpu])
     }
 
     /// Returns true if it was loaded from these files.
