@@ -50,10 +50,11 @@ pub fn load_with_draft(
 ) -> Result<Loaded> {
     check_vocabulary(&load_text(path)?, &load_text(draft)?, draft)?;
     let device = devices.first().context("no device was given")?;
-    let beside = sizes(draft, device, &options).with_context(|| draft.display().to_string())?;
-    let loaded = load_on(path, devices, LoadOptions { beside: Some(beside), ..options.clone() }, progress)?;
+    let draft_sizes = sizes(draft, device, &options).with_context(|| draft.display().to_string())?;
+    let with_draft = LoadOptions { draft_model_sizes: Some(draft_sizes), ..options.clone() };
+    let loaded = load_on(path, devices, with_draft, progress)?;
     let blocks = loaded.model.capacity().blocks;
-    let cache_bytes = Some(blocks * beside.cache_block);
+    let cache_bytes = Some(blocks * draft_sizes.cache_block);
     let (context, max_contexts) = (None, Some(usize::MAX));
     // Decoded copies are those of the model.
     let decoded_bytes = Some(0);

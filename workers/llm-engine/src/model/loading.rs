@@ -71,7 +71,7 @@ pub struct LoadOptions {
     /// Limits of adapters, for which the memory leaves space.
     pub adapters: AdapterLimits,
     /// Sizes of a draft model, for which the cache and the memory leave space.
-    pub beside: Option<ModelSizes>,
+    pub draft_model_sizes: Option<ModelSizes>,
 }
 
 /// Sizes of a model in bytes.
@@ -206,7 +206,7 @@ pub(super) fn load_files(
     };
     let pictures =
         vision.as_ref().map_or(0, |own| own.config.reserved_bytes(own.processor.max_tokens(), types.states));
-    let all = weights + adapters + pictures + options.beside.map_or(0, |beside| beside.weights);
+    let all = weights + adapters + pictures + options.draft_model_sizes.map_or(0, |draft| draft.weights);
     let free = options.memory_bytes.map_or_else(|| usable_memory(device), |bytes| Ok(Some(bytes)))?;
     if let Some(free) = free.filter(|_| adapters > 0) {
         let left = free.saturating_sub(all - adapters);
@@ -223,15 +223,15 @@ pub(super) fn load_files(
         Some(left) if decodes_for_products(device)? => {
             // It does not depend on the size of the cache, so that a reload keeps as many copies.
             let most = options.decoded_bytes.unwrap_or(left / DECODED_PART);
-            let beside_cache = options.cache_bytes.map_or(left / 2, |cache| left.saturating_sub(cache));
-            most.min(beside_cache).min(files.decoded_bytes().div_ceil(part.ranks()))
+            let without_cache = options.cache_bytes.map_or(left / 2, |cache| left.saturating_sub(cache));
+            most.min(without_cache).min(files.decoded_bytes().div_ceil(part.ranks()))
         }
         _ => 0,
     };
     let bytes = options.cache_bytes.or(left.map(|left| left - decoded)).unwrap_or(DEFAULT_CACHE_BYTES);
     check_cache(&config, types.cache, device).with_context(|| path.clone())?;
     let block = cache::block_bytes(&config, types.cache.elements, types.states);
-    let beside = options.beside.map_or(0, |beside| beside.cache_block);
+    let draft_block = options.draft_model_sizes.map_or(0, |draft| draft.cache_block);
     let contexts = options.max_contexts.unwrap_or(cache::MAX_CONTEXTS);
     let (slots, blocks) = match embeds_only {
         // Recurrent layers have states, which embeddings do not use.
@@ -242,13 +242,13 @@ pub(super) fn load_files(
             let slots = states::slots_that_fit(&config, types.states, bytes, wanted)?;
             let left = bytes - slots * states::slot_bytes(&config, types.states);
             // The caches of a model and its draft model have as many blocks.
-            let left = if beside > 0 { left / (block + beside) * block } else { left };
+            let left = if draft_block > 0 { left / (block + draft_block) * block } else { left };
             (slots, cache::blocks_that_fit(&config, block, left, contexts)?)
         }
     };
     // A cache of this size has the same number of slots when the model is loaded again, since they may take half of it.
     let states = slots * states::slot_bytes(&config, types.states);
-    let cache_bytes = states + states.max(blocks * (block + beside)) - blocks * beside;
+    let cache_bytes = states + states.max(blocks * (block + draft_block)) - blocks * draft_block;
     let loader = Weights::new(&mut files, types.states, types.matrices, device, progress);
     let loader = loader.with_names(config.names).with_factors(&config.factors);
     let mtp_layer = config.has_mtp.then(|| config.layer_count());

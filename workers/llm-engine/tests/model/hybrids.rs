@@ -373,14 +373,14 @@ fn states_of_drafts_take_memory() {
     for (sequences, draft_tokens, slots) in [(4, 0, 6), (4, 1, 10), (4, 7, 34), (64, 15, 128)] {
         let blocks = |own: usize| (BYTES - slots * STATE) / own;
         for (cache_block, expected) in [(0, blocks(BLOCK)), (3 * BLOCK, blocks(4 * BLOCK))] {
-            let beside = (cache_block > 0).then_some(ModelSizes { weights: 0, cache_block });
+            let draft_model_sizes = (cache_block > 0).then_some(ModelSizes { weights: 0, cache_block });
             let options = LoadOptions {
                 dtype: Some(DType::F32),
                 cache_bytes: Some(BYTES),
                 max_sequences: Some(sequences),
                 max_contexts: Some(usize::MAX),
                 draft_tokens,
-                beside,
+                draft_model_sizes,
                 ..LoadOptions::default()
             };
             let model = load_decoder(&data("qwen3.5"), &Device::Cpu, options, &mut |_| ()).unwrap();
