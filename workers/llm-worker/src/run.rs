@@ -9,7 +9,7 @@ use candle_core::Device;
 use llm_engine::engine::{Engine, ModelSlot, ModelSource, Unloading};
 use llm_engine::model::cache_dtype::CacheDType;
 use llm_engine::model::drafted::load_with_draft;
-use llm_engine::model::{LoadOptions, Loaded, load_on, usable_memory};
+use llm_engine::model::{LoadOptions, Loaded, least_usable_memory, load_on};
 use llm_engine::request::{Event, Request, Sampling};
 use llm_engine::step::StepModel;
 use worker_core::device::{self, DeviceKind, OpenDevice};
@@ -76,7 +76,8 @@ pub fn load(
         let served = ServedModels::one(load_model(arguments, opened, None, &worker, report)?);
         return Ok(served.with_adapter_updates(arguments.allow_runtime_lora_updating));
     }
-    let memory_bytes = usable_memory(&first.device)?.map(|bytes| bytes / arguments.models_max);
+    let free = |opened: &[OpenDevice]| least_usable_memory(opened.iter().map(|opened| &opened.device));
+    let memory_bytes = free(&opened)?.map(|bytes| bytes / arguments.models_max);
     let model = |arguments: Arguments| {
         let (opened, worker) = (opened.clone(), worker.clone());
         let (first, others) = arguments.served_model_name.split_first().context("the model has no name")?;
@@ -85,8 +86,7 @@ pub fn load(
         let load = move |slot: ModelSlot| {
             tracing::info!(model = arguments.served_model_name[0], "loading");
             // Other programs may have taken memory since the worker started.
-            let free = opened.iter().map(|opened| usable_memory(&opened.device));
-            let free = free.collect::<Result<Vec<_>>>()?.into_iter().flatten().min();
+            let free = free(&opened)?;
             let memory_bytes = memory_bytes.map(|share| share.min(free.unwrap_or(share)));
             load_model(&arguments, opened.clone(), Some((slot, memory_bytes)), &worker, &mut |_, _| ())
         };

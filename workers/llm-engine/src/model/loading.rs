@@ -488,11 +488,17 @@ fn decodes_for_products(device: &Device) -> Result<bool> {
     Ok(false)
 }
 
-/// Returns the free memory of a GPU for weights and cache, in bytes; `None` on other devices.
+/// Returns the free memory for weights and cache of the device that has the least, in bytes; `None` without GPUs.
 ///
 /// # Errors
-/// Returns an error if the device fails.
-pub fn usable_memory(device: &Device) -> Result<Option<usize>> {
+/// Returns an error if a device fails.
+pub fn least_usable_memory<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Result<Option<usize>> {
+    let free = devices.into_iter().map(usable_memory).collect::<Result<Vec<_>>>()?;
+    Ok(free.into_iter().flatten().min())
+}
+
+/// Returns the free memory of a GPU for weights and cache, in bytes; `None` on other devices.
+fn usable_memory(device: &Device) -> Result<Option<usize>> {
     #[cfg(feature = "rocm")]
     if let Device::Rocm(device) = device {
         let free = device.free_memory()?.saturating_sub(device.memory_reserve());

@@ -78,7 +78,7 @@ use files::{Description, ModelFiles, gguf_stem};
 use loading::{load_encoder, load_files};
 use part::Part;
 
-pub use loading::{LoadOptions, ModelSizes, load_decoder, load_part, sizes, usable_memory};
+pub use loading::{LoadOptions, ModelSizes, least_usable_memory, load_decoder, load_part, sizes};
 
 /// A loaded model.
 pub struct Loaded {

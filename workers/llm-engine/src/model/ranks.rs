@@ -19,7 +19,7 @@ use super::adapter::AdapterTargets;
 use super::cache_dtype::CacheDType;
 use super::decoder::Decoder;
 use super::files::ModelFiles;
-use super::loading::{LoadOptions, load_files, usable_memory};
+use super::loading::{LoadOptions, least_usable_memory, load_files};
 use super::packed::packed_step;
 use super::part::Part;
 use crate::step::{Capacity, PartialWork, Step, StepModel, Tasks};
@@ -101,8 +101,8 @@ impl Ranks {
         options: LoadOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<(Self, [usize; 2], usize)> {
-        let free = devices.iter().map(usable_memory).collect::<Result<Vec<_>>>()?;
-        let memory_bytes = options.memory_bytes.or(free.into_iter().flatten().min());
+        let memory_bytes =
+            options.memory_bytes.map_or_else(|| least_usable_memory(devices), |bytes| Ok(Some(bytes)))?;
         let options = LoadOptions { memory_bytes, ..options };
         let communicators = Communicator::for_devices(devices)
             .with_context(|| format!("cannot connect {} GPUs", devices.len()))?;
