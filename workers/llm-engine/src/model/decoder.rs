@@ -13,7 +13,7 @@ use super::attention::{AttentionPlan, Heads, StepIndices};
 use super::cache::{Cache, KeysValues};
 use super::cache_dtype::CacheTypes;
 use super::config::DecoderConfig;
-use super::graphs::{DecodeGraphs, ReplayableModel};
+use super::graphs::{DecodeGraphs, INPUT_VECTORS, ReplayableModel, StepInputs};
 use super::layers::{Embedding, FusedWith, Linear, Norm, QueryKeyNorms, ResidualStream, softcap};
 use super::part::Part;
 use super::pooling::EmbeddingHead;
@@ -585,12 +585,17 @@ impl Decoder {
 }
 
 impl ReplayableModel for Decoder {
-    fn inputs(&self, step: &Step) -> Vec<u32> {
-        input_parts(step).concat()
+    fn inputs(&self, step: &Step) -> StepInputs {
+        StepInputs::new(input_vectors(step))
     }
 
-    fn compute(&self, step: &Step, inputs: &Tensor) -> candle_core::Result<Tensor> {
-        self.compute_with(step, inputs, None)
+    fn compute(
+        &self,
+        step: &Step,
+        inputs: &Tensor,
+        lengths: [usize; INPUT_VECTORS],
+    ) -> candle_core::Result<Tensor> {
+        self.compute_with(step, (inputs, lengths), None)
     }
 
     fn unused_block(&self) -> u32 {
@@ -612,15 +617,14 @@ impl Decoder {
         self.tables[0].gathered(&Tensor::from_vec(positions, (rows, pairs), &self.device)?).map(Some)
     }
 
-    /// Computes a step from its uploaded inputs and the features of its pictures.
+    /// Computes a step from its uploaded inputs, which are vectors of these lengths, and the features of its pictures.
     fn compute_with(
         &self,
         step: &Step,
-        inputs: &Tensor,
+        (inputs, lengths): (&Tensor, [usize; INPUT_VECTORS]),
         pictures: Option<PictureFeatures>,
     ) -> candle_core::Result<Tensor> {
-        let parts = input_parts(step);
-        let (rows, wanted_rows) = (step.tokens.len(), parts[6].len());
+        let (rows, wanted_rows) = (step.tokens.len(), lengths[WANTED]);
         let rotary = self.rotary_of_axes(step)?;
         let processor = self.vision.as_ref().ok().map(Vision::processor).filter(|_| pictures.is_some());
         let image_attention = match processor.filter(|processor| processor.is_bidirectional()) {
@@ -632,7 +636,7 @@ impl Decoder {
             None => None,
         };
         let [tokens, positions, slots, cu_rows, cu_keys, table, wanted, state_slots, kept, places] =
-            Self::split(inputs, parts.each_ref().map(Vec::len))?;
+            Self::split(inputs, lengths)?;
         let places = if places.elem_count() > 0 { places } else { positions.clone() };
         let sequence_rows = cu_rows.clone();
         let plan = self.plan(step, [cu_rows, cu_keys, table])?;
@@ -721,9 +725,14 @@ fn max_rows(step: &Step) -> usize {
     step.sequences.iter().map(|sequence| sequence.rows.len()).max().unwrap_or(0)
 }
 
-/// Returns the values that a step uploads: tokens, positions, slots, cumulative lengths, block table, wanted rows, slots of
+/// Index of the wanted rows among the vectors of [`input_vectors`].
+const WANTED: usize = 6;
+/// Index of the slots that keep states.
+const KEPT: usize = 8;
+
+/// Returns the vectors that a step uploads: tokens, positions, slots, cumulative lengths, block table, wanted rows, slots of
 /// states, those that keep states, and positions for recurrent layers if the others are rows of a rotary table.
-fn input_parts(step: &Step) -> [Vec<u32>; 10] {
+fn input_vectors(step: &Step) -> [Vec<u32>; INPUT_VECTORS] {
     let last =
         |sequence: &SequenceStep| (sequence.rows.end - sequence.logits) as u32..sequence.rows.end as u32;
     let wanted = step.sequences.iter().flat_map(last).collect();

@@ -82,17 +82,43 @@ fn unpadded(logits: &Tensor, step: &Step, padded: &Step) -> Result<Tensor> {
     logits.index_select(&Tensor::from_iter(rows, logits.device())?, 0)
 }
 
-/// A model that computes steps from uploaded inputs, without reading the host's values.
-pub trait ReplayableModel {
-    /// Returns the values that a step uploads. Their number determines the batch and the width of the block table.
-    fn inputs(&self, step: &Step) -> Vec<u32>;
+/// Number of vectors among the values that a step uploads.
+pub const INPUT_VECTORS: usize = 10;
 
-    /// Computes a step from its uploaded inputs. The shapes of its work depend only on the number of sequences and on
-    /// the number of inputs.
+/// Values that a step uploads in one tensor.
+pub struct StepInputs {
+    /// Values of all vectors. Their number determines the batch and the width of the block table.
+    pub values: Vec<u32>,
+    /// Length of each vector.
+    pub lengths: [usize; INPUT_VECTORS],
+}
+
+impl StepInputs {
+    /// Joins vectors.
+    pub fn new(vectors: [Vec<u32>; INPUT_VECTORS]) -> Self {
+        Self { lengths: vectors.each_ref().map(Vec::len), values: vectors.concat() }
+    }
+
+    /// Uploads the values.
     ///
     /// # Errors
     /// Returns an error if the device fails.
-    fn compute(&self, step: &Step, inputs: &Tensor) -> Result<Tensor>;
+    pub fn upload(&self, device: &Device) -> Result<Tensor> {
+        Tensor::from_slice(&self.values, self.values.len(), device)
+    }
+}
+
+/// A model that computes steps from uploaded inputs, without reading the host's values.
+pub trait ReplayableModel {
+    /// Returns the values that a step uploads.
+    fn inputs(&self, step: &Step) -> StepInputs;
+
+    /// Computes a step from its uploaded inputs, which are vectors of these lengths. The shapes of its work depend only on the
+    /// number of sequences and on the number of inputs.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails.
+    fn compute(&self, step: &Step, inputs: &Tensor, lengths: [usize; INPUT_VECTORS]) -> Result<Tensor>;
 
     /// Returns a block of the cache that no sequence uses.
     fn unused_block(&self) -> u32;
@@ -181,10 +207,8 @@ mod captured {
         pub(super) fn step(&mut self, model: &dyn ReplayableModel, step: &Step) -> Result<Tensor> {
             let inputs = model.inputs(step);
             let shape = shape(step, &inputs);
-            let eager = |inputs: &[u32]| {
-                let uploaded = Tensor::from_slice(inputs, inputs.len(), &Device::Rocm(self.device.clone()))?;
-                model.compute(step, &uploaded)
-            };
+            let device = Device::Rocm(self.device.clone());
+            let eager = || model.compute(step, &inputs.upload(&device)?, inputs.lengths);
             // The memory of a dropped adapter may belong to others.
             self.graphs.retain(|graph| graph.adapter.as_ref().is_none_or(|one| one.strong_count() > 0));
             let adapter = adapter(step);
@@ -193,19 +217,19 @@ mod captured {
             };
             let Some(place) = self.graphs.iter().position(same) else {
                 // This also loads kernels and libraries.
-                let logits = eager(&inputs)?;
+                let logits = eager()?;
                 self.capture(model, step, &inputs);
                 return Ok(logits);
             };
             let graph = &mut self.graphs[place];
-            copy_to_tensor(&inputs, &graph.inputs)?;
+            copy_to_tensor(&inputs.values, &graph.inputs)?;
             graph.graph.replay()?;
             if graph.checks == 0 {
                 return Ok(graph.logits.clone());
             }
             graph.checks -= 1;
             let fault = graph.graph.known_fault().unwrap_or("no known fault");
-            let expected = eager(&inputs)?;
+            let expected = eager()?;
             if bits(&graph.logits)? == bits(&expected)? {
                 return Ok(expected);
             }
@@ -214,11 +238,11 @@ mod captured {
             self.graphs.clear();
             self.is_full = true;
             // The replay may have written wrong keys and values.
-            eager(&inputs)
+            eager()
         }
 
         /// Captures the graph of a step that was just computed. If that fails, no further graphs are captured.
-        fn capture(&mut self, model: &dyn ReplayableModel, step: &Step, inputs: &[u32]) {
+        fn capture(&mut self, model: &dyn ReplayableModel, step: &Step, inputs: &StepInputs) {
             if self.is_full {
                 return;
             }
@@ -235,11 +259,16 @@ mod captured {
             }
         }
 
-        fn try_capture(&self, model: &dyn ReplayableModel, step: &Step, values: &[u32]) -> Result<StepGraph> {
-            let inputs = Tensor::from_slice(values, values.len(), &Device::Rocm(self.device.clone()))?;
+        fn try_capture(
+            &self,
+            model: &dyn ReplayableModel,
+            step: &Step,
+            values: &StepInputs,
+        ) -> Result<StepGraph> {
+            let inputs = values.upload(&Device::Rocm(self.device.clone()))?;
             // The graphs run one after the other, so they can use the same memory.
             let memory = self.graphs.first().and_then(|graph| graph.graph.memory());
-            let work = || model.compute(step, &inputs);
+            let work = || model.compute(step, &inputs, values.lengths);
             let (graph, logits) = match memory {
                 Some(memory) => self.device.capture_into(&memory, work)?,
                 None => self.device.capture(work)?,
@@ -259,8 +288,8 @@ mod captured {
     }
 
     /// Returns the numbers on which the shapes of a step depend.
-    fn shape(step: &Step, inputs: &[u32]) -> (usize, usize, usize) {
-        (step.sequences.len(), step.tokens.len(), inputs.len())
+    fn shape(step: &Step, inputs: &StepInputs) -> (usize, usize, usize) {
+        (step.sequences.len(), step.tokens.len(), inputs.values.len())
     }
 
     /// Returns the adapter of all sequences, if there is one.

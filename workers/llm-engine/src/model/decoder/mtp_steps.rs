@@ -2,38 +2,30 @@
 use candle_core::{Result as CandleResult, Tensor, bail};
 use candle_nn::fused::write_rows;
 
-use super::{Decoder, StepContext, input_parts, max_rows};
-use crate::model::graphs::ReplayableModel;
+use super::{Decoder, KEPT, StepContext, WANTED, input_vectors, max_rows};
+use crate::model::graphs::{INPUT_VECTORS, ReplayableModel, StepInputs};
 use crate::model::layers::{FusedWith, ResidualStream};
 use crate::step::{BLOCK_SIZE, Step};
 
 /// Steps of the head of a decoder.
 pub(super) struct MtpSteps<'a>(pub(super) &'a Decoder);
 
-impl MtpSteps<'_> {
-    /// Returns the uploaded values of a step. Rows that keep no hidden state write to the unused block: to its second slot,
-    /// because rows that pad a step read the first one, and a step that is computed twice must have the same result.
-    fn parts(&self, step: &Step) -> [Vec<u32>; 10] {
-        let (mut parts, unused) = (input_parts(step), self.unused_block() * BLOCK_SIZE as u32 + 1);
-        // All steps of so many rows have as many slots, because the number of inputs determines the shapes of a graph.
-        parts[8].resize(step.tokens.len(), u32::MAX);
-        parts[8].iter_mut().filter(|slot| **slot == u32::MAX).for_each(|slot| *slot = unused);
-        parts
-    }
-}
-
 impl ReplayableModel for MtpSteps<'_> {
-    fn inputs(&self, step: &Step) -> Vec<u32> {
-        self.parts(step).concat()
+    /// Returns the values that a step uploads. Rows that keep no hidden state write to the unused block: to its second slot,
+    /// because rows that pad a step read the first one, and a step that is computed twice must have the same result.
+    fn inputs(&self, step: &Step) -> StepInputs {
+        let (mut vectors, unused) = (input_vectors(step), self.unused_block() * BLOCK_SIZE as u32 + 1);
+        // All steps of so many rows have as many slots, because the number of inputs determines the shapes of a graph.
+        vectors[KEPT].resize(step.tokens.len(), u32::MAX);
+        vectors[KEPT].iter_mut().filter(|slot| **slot == u32::MAX).for_each(|slot| *slot = unused);
+        StepInputs::new(vectors)
     }
 
-    fn compute(&self, step: &Step, inputs: &Tensor) -> CandleResult<Tensor> {
+    fn compute(&self, step: &Step, inputs: &Tensor, lengths: [usize; INPUT_VECTORS]) -> CandleResult<Tensor> {
         let decoder = self.0;
         let (Some(head), Some(hidden)) = (&decoder.mtp, decoder.cache.hidden()?) else {
             bail!("internal error: a step of an MTP head that is not loaded")
         };
-        let lengths = self.parts(step).each_ref().map(Vec::len);
-        let wanted_rows = lengths[6];
         let [tokens, positions, slots, cu_rows, cu_keys, table, wanted, _, kept, _] =
             Decoder::split(inputs, lengths)?;
         let embeddings = head.embedding_norm.forward(&decoder.token_embeddings(&tokens)?)?;
@@ -47,7 +39,7 @@ impl ReplayableModel for MtpSteps<'_> {
         let normed = states.into_normed(&head.norm)?;
         let kept_states = if head.keeps_normed { normed.clone() } else { sum };
         write_rows(&kept, &[(hidden, kept_states)])?;
-        match wanted_rows {
+        match lengths[WANTED] {
             0 => decoder.no_logits(),
             rows if rows == step.tokens.len() => decoder.logits((&normed, FusedWith::default())),
             _ => decoder.logits((&normed.index_select(&wanted, 0)?, FusedWith::default())),

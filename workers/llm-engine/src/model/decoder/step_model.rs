@@ -67,7 +67,7 @@ impl StepModel for Decoder {
             return Ok(logits);
         }
         let inputs = self.inputs(step);
-        self.compute_with(step, &Tensor::from_slice(&inputs, inputs.len(), &self.device)?, pictures)
+        self.compute_with(step, (&inputs.upload(&self.device)?, inputs.lengths), pictures)
     }
 
     fn has_mtp(&self) -> bool {
@@ -87,7 +87,7 @@ impl StepModel for Decoder {
             Some(logits) => Ok(logits),
             None => {
                 let inputs = steps.inputs(step);
-                steps.compute(step, &Tensor::from_slice(&inputs, inputs.len(), &steps.0.device)?)
+                steps.compute(step, &inputs.upload(&steps.0.device)?, inputs.lengths)
             }
         });
         self.mtp.iter_mut().for_each(|head| head.graphs = std::mem::take(&mut graphs));
