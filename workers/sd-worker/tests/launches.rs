@@ -2,22 +2,23 @@
 #![cfg(feature = "rocm-emulator")]
 mod tiny_model;
 
-use std::sync::{Mutex, PoisonError};
-
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use sd_worker::model::{LoadOptions, Model};
 use sd_worker::pipeline::{Pipeline, Request};
 use tiny_model::published::{V1, configs, request};
 use tiny_model::together::Together;
 use tiny_model::{Outcome, write_configs};
 
-/// Held by each test, so that no other one uses the GPU meanwhile.
-static GPU: Mutex<()> = Mutex::new(());
+/// Returns a software GPU with a stream of its own. Devices that share a stream also share its count of launches, and other
+/// tests run at the same time.
+fn own_device() -> Outcome<Device> {
+    tiny_model::software_gpu()?;
+    Ok(Device::new_rocm_with_stream(0)?)
+}
 
 #[test]
 fn networks_take_few_launches() -> Outcome {
-    let _alone = GPU.lock().unwrap_or_else(PoisonError::into_inner);
-    let device = tiny_model::software_gpu()?;
+    let device = own_device()?;
     let folder = tempfile::tempdir()?;
     write_configs(folder.path(), &configs(V1))?;
     let model = Model::load(folder.path(), &device, LoadOptions::default(), |_| ())?;
@@ -44,8 +45,7 @@ fn networks_take_few_launches() -> Outcome {
 /// Requests that share steps launch the kernels of the network once.
 #[test]
 fn shared_steps_launch_the_network_once() -> Outcome {
-    let _alone = GPU.lock().unwrap_or_else(PoisonError::into_inner);
-    let device = tiny_model::software_gpu()?;
+    let device = own_device()?;
     let folder = tempfile::tempdir()?;
     write_configs(folder.path(), &configs(V1))?;
     let options = LoadOptions { dtype: Some(DType::F32), ..LoadOptions::default() };
