@@ -93,7 +93,7 @@ fn main() -> Result<()> {
         Ok(())
     };
     let noise = |count: usize, side: usize, dtype: DType| -> Result<Tensor> {
-        let cells = side / model.vae.config().factor();
+        let cells = side / model.vae_config.factor();
         Ok(Tensor::randn(0f32, 1f32, (count, 4, cells, cells), device)?.to_dtype(dtype)?)
     };
     if wanted(Part::Text) {
@@ -118,7 +118,7 @@ fn main() -> Result<()> {
     if wanted(Part::Vae) {
         for &side in sides {
             let latents = noise(1, side, model.vae_dtype)?;
-            let decode = || Ok(model.vae.decode(&latents, &|| Ok(()))?.to_dtype(DType::F32).map(drop)?);
+            let decode = || Ok(model.vae()?.decode(&latents, &|| Ok(()))?.to_dtype(DType::F32).map(drop)?);
             measure("vae", side, &decode)?;
         }
     }

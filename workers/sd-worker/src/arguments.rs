@@ -292,7 +292,8 @@ impl Arguments {
         let (tokenizer, clip_g, vae) = (of_file(&self.tokenizer), of_file(&self.clip_g), of_file(&self.vae));
         let files =
             FileOptions { tokenizer, clip_g, vae, without_safety_checker: true, ..FileOptions::default() };
-        LoadOptions { files, ..self.load() }
+        // The base model decodes the latents.
+        LoadOptions { files, without_vae: true, ..self.load() }
     }
 
     /// Returns the options for loading the model.

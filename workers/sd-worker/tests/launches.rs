@@ -34,7 +34,7 @@ fn networks_take_few_launches() -> Outcome {
         unet.forward(&latents, &[500.0], &text, None)?;
         launches[0] = rocm.kernels_launched() - before;
         let before = rocm.kernels_launched();
-        model.vae.decode(&latents.narrow(0, 0, 1)?, &|| Ok(()))?;
+        model.vae()?.decode(&latents.narrow(0, 0, 1)?, &|| Ok(()))?;
         launches[1] = rocm.kernels_launched() - before;
     }
     println!("a step of the UNet takes {} launches, the decoder {}", launches[0], launches[1]);

@@ -113,9 +113,9 @@ fn latents_match_candle_transformers() -> Outcome {
     narrow.insert("quant_conv.bias".into(), bias);
     let vae = vae::AutoEncoderKL::new(VarBuilder::from_tensors(narrow, DType::F32, &device), 3, 3, config)?;
     let theirs = vae.decode(&(&x / 0.5)?)?;
-    assert!(difference(&pipeline.model.vae.decode(&(ours / 0.5)?, &|| Ok(()))?, &theirs)? < 1e-3);
+    assert!(difference(&pipeline.model.vae()?.decode(&(ours / 0.5)?, &|| Ok(()))?, &theirs)? < 1e-3);
     let picture = input_image()?.to_tensor(&device)?;
-    let moments = pipeline.model.vae.encode(&picture, &|| Ok(()))?;
+    let moments = pipeline.model.vae()?.encode(&picture, &|| Ok(()))?;
     let (mean, variance) = (moments.narrow(1, 0, 4)?, moments.narrow(1, 4, 4)?.exp()?);
     assert!(difference(&mean, &vae.encode(&picture)?.sample()?)? < 1e-4);
     let noise = normal_batch(&[1], Purpose::Encode, (4, 8, 8), &device)?;
@@ -221,7 +221,7 @@ fn cancellation_ends_the_vae() -> Outcome {
         calls.set(calls.get() + 1);
         if calls.get() < 2 { Ok(()) } else { Err(Error::Cancelled { step: 1, total: 1 }) }
     };
-    assert!(pipeline.model.vae.decode(&latents, &check).is_err());
+    assert!(pipeline.model.vae()?.decode(&latents, &check).is_err());
     assert_eq!(calls.get(), 2);
     Ok(())
 }
@@ -402,15 +402,15 @@ fn a_vae_that_overflows_in_f16_is_used_in_a_wider_dtype() -> Outcome {
     for start in [None, Some(Start { picture: input_image()?, strength: 0.5, mask: None })] {
         request.start = start;
         let narrow = load(DType::F16)?;
-        assert_eq!(narrow.model.active_vae().1, DType::F16);
+        assert_eq!(narrow.model.active_vae()?.1, DType::F16);
         for _ in 0..2 {
             assert_eq!(narrow.run(&request, &mut no_cancel)?, wide.run(&request, &mut no_cancel)?);
-            assert_eq!(narrow.model.active_vae().1, DType::F32);
+            assert_eq!(narrow.model.active_vae()?.1, DType::F32);
         }
     }
     // Latents that are not finite are no fault of the VAE.
     let nan = Tensor::full(f32::NAN, (1, 4, 8, 8), &Device::Cpu)?;
     assert!(narrow.decode(&nan).is_err());
-    assert_eq!(narrow.model.active_vae().1, DType::F16);
+    assert_eq!(narrow.model.active_vae()?.1, DType::F16);
     Ok(())
 }

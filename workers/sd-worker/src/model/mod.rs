@@ -98,6 +98,8 @@ pub struct LoadOptions {
     pub upstream_gelu: bool,
     /// Location of the weights of a T5 text encoder between prompts.
     pub t5_memory: T5Memory,
+    /// If true, the VAE is not loaded until it is used.
+    pub without_vae: bool,
 }
 
 /// Denoising network.
@@ -116,8 +118,10 @@ pub struct Model {
     t5: Option<T5>,
     /// Denoising network.
     pub network: Network,
-    /// Autoencoder between images and latents.
-    pub vae: Vae,
+    /// Configuration of the autoencoder between images and latents.
+    pub vae_config: VaeConfig,
+    /// Autoencoder, once it is loaded.
+    vae: OnceLock<Vae>,
     /// Noise schedule of the training.
     pub scheduler: SchedulerConfig,
     /// Model family.
@@ -161,7 +165,7 @@ impl Model {
     ) -> Result<Self> {
         let (mut parts, [dtype, vae_dtype]) = Self::parts(path, device, &options)?;
         let version = parts.check(path)?;
-        let is_t5_streamed = parts.plan_memory([dtype, vae_dtype], device, options.t5_memory)?;
+        let is_t5_streamed = parts.plan_memory([dtype, vae_dtype], device, &options)?;
         let on_read = report_reads(&parts, is_t5_streamed, progress);
         let (vae_config, vae_weights) = parts.vae;
         let scheduler = parts.scheduler;
@@ -224,9 +228,11 @@ impl Model {
                 (Network::Dit(Box::new(dit)), Adapters::of(networks, original), None)
             }
         };
-        let vae = Vae::new(vae_weights.open(vae_dtype, device, on_read.clone()), &vae_config)?;
-        vae_weights.check_all_used(single_file::is_ignored)?;
-        drop(vae_weights.take_loaded());
+        let vae = OnceLock::new();
+        if !options.without_vae {
+            let loaded = read_vae(&vae_weights, &vae_config, vae_dtype, (device, on_read.clone()))?;
+            vae.get_or_init(|| loaded);
+        }
         let load_checker = |part| SafetyChecker::load(&part, dtype, device, on_read);
         let safety_checker = parts.safety_checker.map(load_checker).transpose()?;
         let turbo = match &network {
@@ -240,6 +246,7 @@ impl Model {
             t5,
             turbo,
             network,
+            vae_config,
             vae,
             scheduler,
             version,
@@ -263,7 +270,7 @@ impl Model {
     /// A file is missing or invalid, or the model is not supported.
     pub fn required_bytes(path: &Path, device: &Device, options: &LoadOptions) -> Result<RequiredBytes> {
         let (parts, dtypes) = Self::parts(path, device, options)?;
-        parts.bytes(dtypes, device, options.t5_memory)
+        parts.bytes(dtypes, device, options)
     }
 
     /// Reads the configurations and the headers of the weights. Also returns the dtypes of the network and of the
@@ -309,9 +316,31 @@ impl Model {
         }
     }
 
+    /// Returns the VAE in its first dtype. Loads it if it was left out ([`LoadOptions::without_vae`]).
+    ///
+    /// # Errors
+    /// The files cannot be read, or the device is out of memory.
+    pub fn vae(&self) -> Result<&Vae> {
+        if let Some(vae) = self.vae.get() {
+            return Ok(vae);
+        }
+        let vae = self.read_vae(self.vae_dtype)?;
+        Ok(self.vae.get_or_init(|| vae))
+    }
+
+    fn read_vae(&self, dtype: DType) -> Result<Vae> {
+        read_vae(&self.vae_weights, &self.vae_config, dtype, (&self.device, Arc::new(|_| ())))
+    }
+
     /// Returns the VAE to use, and its dtype: the one that was loaded first, unless [`Model::widen_vae`] replaced it.
-    pub fn active_vae(&self) -> (&Vae, DType) {
-        self.wider_vae.get().map_or((&self.vae, self.vae_dtype), |(vae, dtype)| (vae, *dtype))
+    ///
+    /// # Errors
+    /// See [`Model::vae`].
+    pub fn active_vae(&self) -> Result<(&Vae, DType)> {
+        match self.wider_vae.get() {
+            Some((vae, dtype)) => Ok((vae, *dtype)),
+            None => Ok((self.vae()?, self.vae_dtype)),
+        }
     }
 
     /// Loads the VAE in bf16, or in f32 on devices without bf16, for a VAE that overflows in f16. [`Model::active_vae`]
@@ -321,9 +350,7 @@ impl Model {
     /// The files cannot be read, or the device is out of memory.
     pub fn widen_vae(&self) -> Result<()> {
         let dtype = self.device.bf16_default_to_f32();
-        let weights = self.vae_weights.open(dtype, &self.device, Arc::new(|_| ()));
-        let vae = Vae::new(weights, self.vae.config())?;
-        drop(self.vae_weights.take_loaded());
+        let vae = self.read_vae(dtype)?;
         if self.wider_vae.set((vae, dtype)).is_ok() {
             tracing::warn!("the VAE overflows in f16; it is used in {} from now on", dtype.as_str());
         }
@@ -424,7 +451,7 @@ impl Model {
 
     /// Returns true if the UNet takes a mask and the latents of the masked image as additional channels.
     pub fn is_inpainting(&self) -> bool {
-        let channels = self.vae.config().latent_channels;
+        let channels = self.vae_config.latent_channels;
         matches!(&self.network, Network::UNet(unet) if unet.config().in_channels == 2 * channels + 1)
     }
 
@@ -439,7 +466,7 @@ impl Model {
             Network::UNet(unet) => unet.config().sample_size,
             Network::Dit(dit) => dit.config().sample_size,
         };
-        cells * self.vae.config().factor()
+        cells * self.vae_config.factor()
     }
 
     /// Returns an estimate of the number of bytes that a step needs for each element of the network's batch, for latents of
@@ -454,13 +481,13 @@ impl Model {
     /// Returns the number of pixels that widths and heights of images must be multiples of.
     pub fn multiple(&self) -> usize {
         let token = self.scheduler.flow.as_ref().map_or(1, |flow| flow.token_side);
-        self.vae.config().factor().max(8).max(token)
+        self.vae_config.factor().max(8).max(token)
     }
 
     /// Returns the maximum side of an image in pixels, if the network has one.
     pub fn max_side(&self) -> Option<usize> {
         let Network::Dit(dit) = &self.network else { return None };
-        dit.max_side().map(|cells| cells * self.vae.config().factor())
+        dit.max_side().map(|cells| cells * self.vae_config.factor())
     }
 
     /// Returns true if the model supports word weights in prompts, and ControlNets.
@@ -477,6 +504,19 @@ impl Model {
     pub fn is_distilled(&self) -> bool {
         self.version == Version::Flux
     }
+}
+
+/// Loads the VAE.
+fn read_vae(
+    weights: &Component,
+    config: &VaeConfig,
+    dtype: DType,
+    (device, on_read): (&Device, OnRead),
+) -> Result<Vae> {
+    let vae = Vae::new(weights.open(dtype, device, on_read), config)?;
+    weights.check_all_used(single_file::is_ignored)?;
+    drop(weights.take_loaded());
+    Ok(vae)
 }
 
 /// Adds the embeddings of a folder to the text encoders. Returns the names of their files.

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device};
 
+use super::LoadOptions;
 use super::clip::ClipConfig;
 use super::dit::DitConfig;
 use super::memory::{self, RequiredBytes, T5Memory};
@@ -153,17 +154,18 @@ impl Parts {
         &self,
         [dtype, vae_dtype]: [DType; 2],
         device: &Device,
-        t5_memory: T5Memory,
+        options: &LoadOptions,
     ) -> Result<RequiredBytes> {
         let clip = self.texts.iter().map(|part| &part.weights);
         let checker = self.safety_checker.iter().map(|part| &part.weights);
         let others = clip.chain([self.network.weights()]).chain(checker);
         let others: usize = others.map(|weights| weights.loaded_bytes(dtype)).sum();
-        let others = others + self.vae.1.loaded_bytes(vae_dtype);
+        let vae = if options.without_vae { 0 } else { self.vae.1.loaded_bytes(vae_dtype) };
+        let others = others + vae;
         let Some(t5) = &self.t5 else { return Ok(RequiredBytes::all(others)) };
         let dtype = T5::dtype(dtype, device);
         let (all, streamed) = (others + t5.weights.loaded_bytes(dtype), T5::streamed_bytes(t5, dtype)?);
-        Ok(match t5_memory {
+        Ok(match options.t5_memory {
             T5Memory::Auto => RequiredBytes { resident: all, least: all.min(others + streamed) },
             T5Memory::Resident => RequiredBytes::all(all),
             T5Memory::Streamed => RequiredBytes::all(others + streamed),
@@ -175,12 +177,12 @@ impl Parts {
     ///
     /// # Errors
     /// They do not fit, or the device fails.
-    pub fn plan_memory(&self, dtypes: [DType; 2], device: &Device, t5_memory: T5Memory) -> Result<bool> {
-        let required = self.bytes(dtypes, device, t5_memory)?;
+    pub fn plan_memory(&self, dtypes: [DType; 2], device: &Device, options: &LoadOptions) -> Result<bool> {
+        let required = self.bytes(dtypes, device, options)?;
         let free = memory::available_bytes(device)?;
         let planned = required.planned(free);
         memory::check(device, planned, "the weights of the model need", memory::TOO_LARGE)?;
-        let is_streamed = t5_memory == T5Memory::Streamed || planned < required.resident;
+        let is_streamed = options.t5_memory == T5Memory::Streamed || planned < required.resident;
         if let (true, Some(free)) = (self.t5.is_some() && is_streamed, free) {
             let mib = |bytes: usize| bytes.div_ceil(1 << 20);
             tracing::info!(

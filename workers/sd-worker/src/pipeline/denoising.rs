@@ -74,7 +74,7 @@ impl<'a> Denoising<'a> {
         refinement: Option<Refinement<'a>>,
     ) -> Result<Self> {
         let (request, scheduler) = (&*pass.request, pass.scheduler.clone());
-        let config = model.vae.config();
+        let config = &model.vae_config;
         let (height, width) = (request.height / config.factor(), request.width / config.factor());
         let shape = (config.latent_channels, height, width);
         let noise = normal_batch(seeds, Purpose::Start, shape, &model.device)?;

@@ -143,7 +143,7 @@ impl Pipeline {
         self.model.apply_loras(&request.loras, &check)?;
         let passes = Pass::all(&Arc::new(request.clone()), &self.model)?;
         let steps = passes.iter().map(|pass| pass.scheduler.steps()).sum::<usize>();
-        let factor = self.model.vae.config().factor();
+        let factor = self.model.vae_config.factor();
         let (width, height) = request.hires.as_ref().map_or((request.width, request.height), |h| h.size);
         let cells = width * height / (factor * factor);
         // The first-block cache decides for a batch, so that images with a cache are computed one at a time.
@@ -212,7 +212,7 @@ impl Pipeline {
 
     /// Scales latents between two passes, and cuts their middle. Each image is scaled by itself.
     fn scaled(&self, latents: &Tensor, hires: &Hires, seeds: &[u64], check: Check) -> Result<Tensor> {
-        let factor = self.model.vae.config().factor();
+        let factor = self.model.vae_config.factor();
         let (width, height) = (hires.scaled.0 / factor, hires.scaled.1 / factor);
         let by_pixels = |resize: &dyn Fn(&Picture) -> Picture| -> Result<Tensor> {
             let mut encoded = Vec::new();
@@ -244,7 +244,7 @@ impl Pipeline {
     }
 
     fn decode_checked(&self, latents: &Tensor, check: Check) -> Result<Picture> {
-        let config = self.model.vae.config();
+        let config = &self.model.vae_config;
         let scale = Scale { input: 1, output: config.factor() };
         let latents = latents.affine(config.scaling_factor.recip(), config.shift_factor)?;
         let rgb = self.with_vae(&latents, scale, Vae::decode, check)?;
@@ -262,17 +262,17 @@ impl Pipeline {
     }
 
     fn encode_tensor(&self, picture: &Tensor, seeds: &[u64], check: Check) -> Result<Tensor> {
-        let Model { vae, device, .. } = &self.model;
-        let scale = Scale { input: vae.config().factor(), output: 1 };
+        let Model { vae_config: config, device, .. } = &self.model;
+        let scale = Scale { input: config.factor(), output: 1 };
         let moments = self.with_vae(picture, scale, Vae::encode, check)?;
         let moments = moments.to_device(device)?;
-        let channels = vae.config().latent_channels;
+        let channels = config.latent_channels;
         let mean = moments.narrow(1, 0, channels)?;
         let deviation = (moments.narrow(1, channels, channels)?.clamp(-30f32, 20f32)? * 0.5)?.exp()?;
         let (_, _, height, width) = mean.dims4()?;
         let noise = normal_batch(seeds, Purpose::Encode, (channels, height, width), device)?;
         let sample = noise.broadcast_mul(&deviation)?.broadcast_add(&mean)?;
-        Ok(((sample - vae.config().shift_factor)? * vae.config().scaling_factor)?)
+        Ok(((sample - config.shift_factor)? * config.scaling_factor)?)
     }
 
     /// Applies the VAE. If f16 overflows, applies it again in a dtype with a wider range, which is used from then on.
@@ -290,13 +290,13 @@ impl Pipeline {
             let tiling = self.tiling.planned(free, config.bytes_per_cell(bytes), config.widest_bytes(bytes));
             tiled(&input.to_dtype(dtype)?, tiling, scale, &|tile| apply(vae, tile, check), check)
         };
-        let (vae, dtype) = self.model.active_vae();
+        let (vae, dtype) = self.model.active_vae()?;
         let output = run((vae, dtype))?;
         if dtype != DType::F16 || is_finite(&output)? || !is_finite(input)? {
             return Ok(output);
         }
         self.model.widen_vae()?;
-        run(self.model.active_vae())
+        run(self.model.active_vae()?)
     }
 
     /// Returns the scale of classifier-free guidance, if the request uses it.
@@ -325,7 +325,7 @@ impl Pipeline {
         let picture = start.picture.to_tensor(&model.device)?;
         inputs.start = Some(self.encode_tensor(&picture, seeds, check)?);
         if let Some(mask) = &start.mask {
-            let cells = mask.cells(model.vae.config().factor(), &model.device)?;
+            let cells = mask.cells(model.vae_config.factor(), &model.device)?;
             if model.is_inpainting() {
                 inputs.inpaint = Some(self.inpaint(&picture, mask, &cells, seeds, check)?);
             }

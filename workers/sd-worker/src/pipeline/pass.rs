@@ -22,7 +22,7 @@ impl Pass {
     /// # Errors
     /// Returns the errors of [`Request::scheduler`].
     pub fn all(request: &Arc<Request>, model: &Model) -> Result<Vec<Self>> {
-        let (config, factor) = (&model.scheduler, model.vae.config().factor());
+        let (config, factor) = (&model.scheduler, model.vae_config.factor());
         let (scheduler, skipped) = (request.scheduler(config)?, request.skipped());
         let first_step = scheduler.steps();
         let mut passes = vec![Self { request: request.clone(), scheduler, skipped, first_step: 0 }];

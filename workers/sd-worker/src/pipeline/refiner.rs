@@ -10,7 +10,7 @@ use crate::{Error, Result};
 pub struct Refiner {
     /// Name for clients.
     pub name: String,
-    /// The model. Its VAE is not used.
+    /// The model. Its VAE is not used, and is not loaded with [`LoadOptions::without_vae`](crate::model::LoadOptions).
     pub model: Model,
 }
 
@@ -28,7 +28,7 @@ impl Refiner {
         }
         let is_xl =
             matches!(&base.network, Network::UNet(unet) if unet.config().addition_embed_type.is_some());
-        let layout = |model: &Model| (model.vae.config().latent_channels, model.vae.config().factor());
+        let layout = |model: &Model| (model.vae_config.latent_channels, model.vae_config.factor());
         if !is_xl || base.is_refiner() || layout(base) != layout(model) {
             let found = base.version.network();
             return Err(Error::model(format!(

@@ -167,7 +167,7 @@ impl Pipeline {
 
     /// Returns the maximum number of images of a request's size for which the network is evaluated at once, at least 1.
     fn max_images(&self, request: &Request) -> Result<usize> {
-        let factor = self.model.vae.config().factor();
+        let factor = self.model.vae_config.factor();
         let (width, height) = (request.width / factor, request.height / factor);
         let by_size = self.batch_cells / (width * height).max(1);
         let copies = if self.guidance(request).is_some() { 2 } else { 1 };

@@ -66,7 +66,7 @@ fn write_models() -> Outcome {
 #[test]
 fn images_agree_with_diffusers() -> Outcome {
     let (_folder, pipeline) = model()?;
-    assert_eq!(pipeline.model.vae.config().factor(), FACTOR);
+    assert_eq!(pipeline.model.vae_config.factor(), FACTOR);
     for (file, upscaler, scaled, size) in [
         ("latent", "Latent", (64, 64), (64, 64)),
         ("bicubic_antialiased", "Latent (bicubic antialiased)", (64, 64), (64, 64)),
