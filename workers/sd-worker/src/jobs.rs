@@ -283,7 +283,7 @@ async fn load(
 ) -> Result<Submitted, ApiError> {
     let served = models.described_after_load(name).await?;
     let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
-    Submitted::new(request, |request| served.submit_accepted(request))
+    Submitted::new(request, |request| served.submit(request))
 }
 
 /// Copies the events of the queue to the log of a job.

@@ -16,7 +16,7 @@ use crate::controlnets::ControlNetFolder;
 use crate::loras::LoraFolder;
 use crate::model::{ACTIVATION_BYTES, RequiredBytes, TOO_LARGE};
 use crate::pipeline::Pipeline;
-use crate::queue::{Failure, Generators, ImageGenerator, Queue, computes};
+use crate::queue::{Failure, Generators, ImageGenerator, Queue, QueuePlace, computes};
 use crate::safetensors_folder::has_ending;
 use crate::served::{ModelInfo, ServedModel, decoders, submit_error, wait_for_images};
 
@@ -322,7 +322,7 @@ impl ServedModels {
     /// # Errors
     /// 429 if the queue is full, 503 if it is closed.
     pub fn check_capacity(&self) -> Result<(), ApiError> {
-        self.queue.check_capacity().map_err(submit_error)
+        self.queue.check_capacity(None).map_err(submit_error)
     }
 
     fn find(&self, name: Option<&str>) -> Result<(usize, &Model), ApiError> {
@@ -349,7 +349,7 @@ impl ServedModels {
             return Ok(served.clone());
         }
         let _permit = client.acquire(1, "model")?;
-        self.load(index, model).await
+        self.load(index, model, None).await
     }
 
     /// Returns the model that a request names if its description is known.
@@ -373,9 +373,10 @@ impl ServedModels {
     /// As for [`Self::model`], except for the limit of the client.
     pub async fn described_after_load(&self, name: Option<&str>) -> Result<Arc<ServedModel>, ApiError> {
         let (index, model) = self.find(name)?;
+        let place = self.queue.take_place();
         match model.served.get() {
-            Some(served) => Ok(served.clone()),
-            None => self.load(index, model).await,
+            Some(served) => Ok(served.at(place)),
+            None => self.load(index, model, Some(place)).await,
         }
     }
 
@@ -389,13 +390,20 @@ impl ServedModels {
             (None, Some(served)) => Ok(served.clone()),
             _ => {
                 let _permit = client.acquire(1, "model")?;
-                self.load(index, model).await
+                self.load(index, model, None).await
             }
         }
     }
 
-    async fn load(&self, index: usize, model: &Model) -> Result<Arc<ServedModel>, ApiError> {
-        let job = self.queue.submit_to(index, None).map_err(submit_error)?;
+    /// Loads a model. Requests of the returned handle take the place of the loading.
+    async fn load(
+        &self,
+        index: usize,
+        model: &Model,
+        place: Option<QueuePlace>,
+    ) -> Result<Arc<ServedModel>, ApiError> {
+        let job = self.queue.submit_to(index, None, place).map_err(submit_error)?;
+        let place = job.place();
         wait_for_images(job, |_| ()).await?;
         let info = model.on_demand.as_ref().and_then(|shared| shared.info.get());
         let info = info.ok_or_else(|| ApiError::internal("the model has no description"))?;
@@ -403,13 +411,14 @@ impl ServedModels {
             Arc::new(ServedModel {
                 queue: self.queue.clone(),
                 index,
+                place: None,
                 name: model.name.clone(),
                 info: info.clone(),
                 device: self.device.clone(),
                 decoders: self.decoders.clone(),
             })
         });
-        Ok(served.clone())
+        Ok(served.at(place))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::loras::LoraFolder;
 use crate::metrics;
 use crate::model::Version;
 use crate::pipeline::{Bounds, Pipeline, Request};
-use crate::queue::{Event, Failure, ImageJob, Images, Queue, SubmitError};
+use crate::queue::{Event, Failure, ImageJob, Images, Queue, QueuePlace, SubmitError};
 use crate::schedulers::SchedulerConfig;
 
 /// Maximum number of images that are decoded concurrently, which bounds memory.
@@ -86,11 +86,14 @@ impl ModelInfo {
 }
 
 /// A model that accepts requests. It may have been unloaded; its next request then loads it again.
+#[derive(Clone)]
 pub struct ServedModel {
     /// The queue of requests.
     pub queue: Queue,
     /// Index of the model among those of the queue.
     pub index: usize,
+    /// Place that its requests take; `None` appends them.
+    pub place: Option<QueuePlace>,
     /// Name and aliases.
     pub name: ModelName,
     /// Description.
@@ -111,7 +114,7 @@ impl ServedModel {
         metrics: &Metrics,
     ) -> Self {
         metrics::register(metrics, name.as_str(), queue.clone(), device.device.clone());
-        Self { queue, index: 0, name, info, device, decoders: decoders() }
+        Self { queue, index: 0, place: None, name, info, device, decoders: decoders() }
     }
 
     /// Checks that a request would be accepted now.
@@ -119,7 +122,7 @@ impl ServedModel {
     /// # Errors
     /// 429 if the queue is full, 503 if it is closed.
     pub fn check_capacity(&self) -> Result<(), ApiError> {
-        self.queue.check_capacity().map_err(submit_error)
+        self.queue.check_capacity(self.place).map_err(submit_error)
     }
 
     /// Appends a request to the queue.
@@ -127,15 +130,13 @@ impl ServedModel {
     /// # Errors
     /// 429 if the queue is full, 503 if it is closed.
     pub fn submit(&self, request: Request) -> Result<ImageJob, ApiError> {
-        self.queue.submit_to(self.index, Some(request)).map_err(submit_error)
+        self.queue.submit_to(self.index, Some(request), self.place).map_err(submit_error)
     }
 
-    /// Like [`Self::submit`], for a request that was accepted before the model was loaded.
-    ///
-    /// # Errors
-    /// 503 if the queue is closed.
-    pub fn submit_accepted(&self, request: Request) -> Result<ImageJob, ApiError> {
-        self.queue.submit_accepted(self.index, request).map_err(submit_error)
+    /// Returns a handle whose requests take a place that was taken before, even if the queue is full.
+    #[must_use]
+    pub fn at(&self, place: QueuePlace) -> Arc<Self> {
+        Arc::new(Self { place: Some(place), ..self.clone() })
     }
 }
 

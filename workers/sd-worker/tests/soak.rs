@@ -53,7 +53,7 @@ async fn one(worker: &Worker, seed: u64) {
     let body = job(&mut rng);
     let mut answer = worker.post("/v1/jobs", &body).await;
     while answer.status == 429 {
-        worker.until("the queue has room", |worker| worker.served.queue.check_capacity().is_ok()).await;
+        worker.until("the queue has room", |worker| worker.served.check_capacity().is_ok()).await;
         answer = worker.post("/v1/jobs", &body).await;
     }
     assert_eq!(answer.status, 202, "{}", answer.text);

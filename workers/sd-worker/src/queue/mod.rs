@@ -14,8 +14,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 pub use events::{Event, Failure, Images, Options, SubmitError};
 use generator::SingleGenerator;
 pub use generator::{Generators, ImageGenerator, computes};
-pub use shared::Status;
 use shared::{QueueEntry, Shared};
+pub use shared::{QueuePlace, Status};
 
 use crate::pipeline::Request;
 
@@ -63,42 +63,36 @@ impl Queue {
     /// # Errors
     /// The queue is full or closed.
     pub fn submit(&self, request: Request) -> Result<ImageJob, SubmitError> {
-        self.submit_to(0, Some(request))
+        self.submit_to(0, Some(request), None)
     }
 
-    /// Appends a request to a model, or, without a request, only loads the model.
+    /// Takes the last place for a request that was accepted, even if the queue is full now.
+    pub fn take_place(&self) -> QueuePlace {
+        self.0.queue.take_place()
+    }
+
+    /// Adds a request to a model, or, without a request, only loads the model. A request with a place is accepted, even if the
+    /// queue is full, and precedes those that came later; others are appended.
     ///
     /// # Errors
     /// The queue is full or closed.
-    pub fn submit_to(&self, model: usize, request: Option<Request>) -> Result<ImageJob, SubmitError> {
-        self.push(model, request, false)
-    }
-
-    /// Appends a request that was accepted before its model was loaded, even if the queue is full now.
-    ///
-    /// # Errors
-    /// The queue is closed.
-    pub fn submit_accepted(&self, model: usize, request: Request) -> Result<ImageJob, SubmitError> {
-        self.push(model, Some(request), true)
-    }
-
-    fn push(
+    pub fn submit_to(
         &self,
         model: usize,
         request: Option<Request>,
-        is_accepted: bool,
+        place: Option<QueuePlace>,
     ) -> Result<ImageJob, SubmitError> {
         let queue = &self.0.queue;
-        let (entry, events) = queue.push(model, request, is_accepted)?;
+        let (entry, events) = queue.push(model, request, place)?;
         Ok(ImageJob { events, canceller: Canceller { entry, queue: queue.clone() } })
     }
 
-    /// Checks that a request would be accepted now.
+    /// Checks that a request, with a place if it has one, would be accepted now.
     ///
     /// # Errors
     /// The queue is full or closed.
-    pub fn check_capacity(&self) -> Result<(), SubmitError> {
-        self.0.queue.check_capacity()
+    pub fn check_capacity(&self, place: Option<QueuePlace>) -> Result<(), SubmitError> {
+        self.0.queue.check_capacity(place)
     }
 
     /// Returns current length and counters.
@@ -157,6 +151,11 @@ impl ImageJob {
     /// Waits for the next event. Returns `None` after the last one.
     pub async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
+    }
+
+    /// Returns the place of the request, which another one may take after it.
+    pub fn place(&self) -> QueuePlace {
+        self.canceller.entry.place()
     }
 
     /// Returns a handle that cancels the request.

@@ -45,8 +45,13 @@ pub(super) struct Work {
     pub request: Option<Arc<Request>>,
 }
 
+/// A place in the queue, which a request and the loading of its model take one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct QueuePlace(u64);
+
 /// A request in the queue.
 pub(super) struct QueueEntry {
+    place: QueuePlace,
     work: Mutex<Option<Work>>,
     /// Sender of events; `None` after the last one.
     events: Mutex<Option<UnboundedSender<Event>>>,
@@ -57,6 +62,11 @@ pub(super) struct QueueEntry {
 }
 
 impl QueueEntry {
+    /// Returns its place.
+    pub fn place(&self) -> QueuePlace {
+        self.place
+    }
+
     /// Takes the request. Later calls return `None`.
     pub fn take(&self) -> Option<Work> {
         self.work.lock().take()
@@ -98,11 +108,15 @@ struct State {
     running: Vec<Arc<QueueEntry>>,
     closed: Option<Failure>,
     counters: Status,
+    /// Number of places taken so far.
+    places: u64,
 }
 
 impl State {
-    fn pending(&self) -> usize {
-        self.waiting.len() + self.running.len()
+    /// Takes the place behind all others.
+    fn take_place(&mut self) -> QueuePlace {
+        self.places += 1;
+        QueuePlace(self.places)
     }
 
     /// Moves the request that waits in front to the running ones.
@@ -132,44 +146,52 @@ impl Shared {
         Self { options, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Appends a request. One that `is_accepted` is appended even if the queue is full.
+    /// Takes the last place, even if the queue is full.
+    pub fn take_place(&self) -> QueuePlace {
+        self.state.lock().take_place()
+    }
+
+    /// Adds a request at a place that was taken before, even if the queue is full. Without a place, appends it.
     pub fn push(
         &self,
         model: usize,
         request: Option<Request>,
-        is_accepted: bool,
+        place: Option<QueuePlace>,
     ) -> Result<(Arc<QueueEntry>, UnboundedReceiver<Event>), SubmitError> {
         let mut state = self.state.lock();
-        self.check_state(&state).or_else(|error| match error {
-            SubmitError::Full { .. } if is_accepted => Ok(()),
-            error => Err(error),
-        })?;
+        self.check_state(&state, place)?;
         let (events, receiver) = unbounded_channel();
-        let position = state.pending();
+        let place = place.unwrap_or_else(|| state.take_place());
+        let index = state.waiting.partition_point(|other| other.place <= place);
+        let position = index + state.running.len();
         let cancelled = Arc::new(AtomicBool::new(false));
         let request = request.map(|request| Request { cancelled: Some(cancelled.clone()), ..request });
         let work = Work { model, request: request.map(Arc::new) };
         let entry = Arc::new(QueueEntry {
+            place,
             work: Mutex::new(Some(work)),
             events: Mutex::new(Some(events)),
             position: Mutex::new(position),
             cancelled,
         });
         entry.send(Event::Queued { position });
-        state.waiting.push_back(entry.clone());
+        state.waiting.insert(index, entry.clone());
+        state.send_positions();
         self.changed.notify_all();
         Ok((entry, receiver))
     }
 
-    pub fn check_capacity(&self) -> Result<(), SubmitError> {
-        self.check_state(&self.state.lock())
+    /// Checks that [`Self::push`] would succeed now.
+    pub fn check_capacity(&self, place: Option<QueuePlace>) -> Result<(), SubmitError> {
+        self.check_state(&self.state.lock(), place)
     }
 
-    fn check_state(&self, state: &State) -> Result<(), SubmitError> {
+    fn check_state(&self, state: &State, place: Option<QueuePlace>) -> Result<(), SubmitError> {
         if let Some(failure) = &state.closed {
             return Err(SubmitError::Closed(failure.clone()));
         }
-        if state.waiting.len() + usize::from(!state.running.is_empty()) > self.options.max_waiting {
+        let count = state.waiting.len() + usize::from(!state.running.is_empty());
+        if place.is_none() && count > self.options.max_waiting {
             let after = state.counters.last.max(Duration::from_secs(1));
             return Err(SubmitError::Full { waiting: state.waiting.len(), after });
         }

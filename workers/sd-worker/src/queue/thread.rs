@@ -234,7 +234,7 @@ mod tests {
     /// Serves one request, which is cancelled first if `cancel` is true, and returns its last event.
     fn last(fake: &mut Fake, model: usize, request: Option<Request>, cancel: bool) -> Event {
         let queue = Shared::new(Options { max_waiting: 1, preview_every: 0 });
-        let (_, mut events) = queue.push(model, request, false).unwrap();
+        let (_, mut events) = queue.push(model, request, None).unwrap();
         let entry = queue.next().unwrap();
         if cancel {
             queue.cancel(&entry);
@@ -263,11 +263,12 @@ mod tests {
     #[test]
     fn an_accepted_request_joins_a_full_queue() {
         let queue = Shared::new(Options { max_waiting: 0, preview_every: 0 });
-        assert!(queue.push(0, None, false).is_ok());
-        assert!(matches!(queue.push(0, None, false), Err(SubmitError::Full { waiting: 1, .. })));
-        assert!(queue.push(0, None, true).is_ok());
+        let place = queue.take_place();
+        assert!(queue.push(0, None, None).is_ok());
+        assert!(matches!(queue.push(0, None, None), Err(SubmitError::Full { waiting: 1, .. })));
+        assert!(queue.push(0, None, Some(place)).is_ok());
         queue.close(&Failure::new("worker_ended", "closed"));
-        assert!(matches!(queue.push(0, None, true), Err(SubmitError::Closed(_))));
+        assert!(matches!(queue.push(0, None, Some(place)), Err(SubmitError::Closed(_))));
     }
 
     #[test]

@@ -3,6 +3,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use sd_worker::jobs::ABANDON_TIMEOUT;
+use sd_worker::pipeline::Request;
+use sd_worker::queue::Event;
 use serde_json::{Value, json};
 
 use crate::fixture::{Ask, Worker, form_body, form_request, get, json_request, read, with, worker};
@@ -59,6 +61,32 @@ async fn waiting_jobs_receive_their_positions() {
         assert_eq!(seen[done].last().unwrap().0, "complete");
     }
     worker.idle().await;
+}
+
+/// A request whose model was loaded for it precedes those that came meanwhile.
+#[tokio::test]
+async fn a_request_takes_the_place_of_the_loading_of_its_model() {
+    let worker = with(&["--batch-requests", "1", "--max-waiting", "3"]);
+    worker.gate.hold();
+    let first = started(&worker).await;
+    let loading = worker.served.queue.submit_to(0, None, None).ok().unwrap();
+    let mut jobs = vec![first, worker.begin(&job()).await, worker.begin(&job()).await];
+    let place = loading.place();
+    drop(loading);
+    jobs.push(worker.begin(&job()).await);
+    assert_eq!(worker.post("/v1/jobs", &job()).await.status, 429);
+    let request = Request { seeds: vec![1], ..worker.served.info.defaults.clone() };
+    let served = worker.served.at(place);
+    assert!(worker.served.check_capacity().is_err() && served.check_capacity().is_ok());
+    let mut own = served.submit(request).unwrap();
+    let position = own.next().await;
+    assert!(matches!(position, Some(Event::Queued { position: 1 })), "{position:?}");
+    worker.gate.open();
+    let mut seen = Vec::new();
+    for (_, sse_url) in &jobs {
+        seen.push(positions(&worker.get(sse_url).await.events()));
+    }
+    assert_eq!(seen, [vec![0], vec![2, 1, 2, 1, 0], vec![3, 2, 3, 2, 1, 0], vec![3, 4, 3, 2, 1, 0]]);
 }
 
 #[tokio::test]
