@@ -10,6 +10,7 @@ use llm_engine::model::adapter::AdapterLimits;
 use llm_engine::model::cache_dtype::CacheDType;
 use llm_engine::model::vision::DEFAULT_IMAGE_TOKENS;
 use worker_core::ServerArguments;
+use worker_core::arguments::{bytes, bytes_or_none};
 
 use crate::api::parsers::Formats;
 use crate::kv_events::{self, Endpoint};
@@ -325,43 +326,11 @@ fn cache_dtype(text: &str) -> Result<CacheChoice, String> {
     }
 }
 
-const UNITS: [(&str, u32); 4] = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
-
-/// Parses a number of bytes with an optional unit.
-fn bytes(text: &str) -> Result<usize, String> {
-    let (number, shift) = UNITS
-        .iter()
-        .find_map(|&(unit, shift)| Some((text.strip_suffix(unit)?.trim_end(), shift)))
-        .unwrap_or((text, 0));
-    let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "must be a size such as 8GiB or 1000000".to_owned())
-}
-
-fn bytes_or_none(text: &str) -> Result<usize, String> {
-    if text == "0" { Ok(0) } else { bytes(text) }
-}
-
 #[cfg(test)]
 mod tests {
     use llm_engine::model::cache_dtype::CacheEncoding;
 
     use super::*;
-
-    #[test]
-    fn sizes_are_parsed() {
-        for (text, expected) in [
-            ("8GiB", Some(8usize << 30)),
-            ("512 MiB", Some(512 << 20)),
-            ("1000", Some(1000)),
-            ("3B", Some(3)),
-            ("0", None),
-            ("1.5GiB", None),
-            ("99999999999GiB", None),
-            ("GiB", None),
-        ] {
-            assert_eq!(bytes(text).ok(), expected, "{text}");
-        }
-    }
 
     #[test]
     fn arguments_become_options() {

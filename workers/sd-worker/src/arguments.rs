@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use candle_core::DType;
 use clap::Parser;
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
+use worker_core::arguments::bytes_or_none;
 use worker_core::auth::Token;
 use worker_core::{ModelLocation, ServerArguments};
 
@@ -68,6 +69,11 @@ pub struct Arguments {
     /// Location of the weights of the text encoder T5 between prompts
     #[arg(long, env, value_enum, default_value_t)]
     pub t5_memory: T5Memory,
+
+    /// Memory for decoded copies of the quantized matrices of the UNet or transformer, such as 4GiB, or 0. Steps read them instead
+    /// of decoding blocks [default: an eighth of the memory that weights and 2 GiB of activations leave, on data-center GPUs]
+    #[arg(long, env, value_parser = bytes_or_none)]
+    pub decoded_memory: Option<usize>,
 
     /// Do not check images with the model's safety checker
     #[arg(long, env)]
@@ -311,7 +317,8 @@ impl Arguments {
             without_safety_checker: self.no_safety_checker,
             embeddings: self.embedding_dir.clone(),
         };
-        LoadOptions { dtype, files, t5_memory: self.t5_memory.into(), ..LoadOptions::default() }
+        let (t5_memory, decoded_bytes) = (self.t5_memory.into(), self.decoded_memory);
+        LoadOptions { dtype, files, t5_memory, decoded_bytes, ..LoadOptions::default() }
     }
 }
 

@@ -184,11 +184,14 @@ impl PipelinePool {
         let wanted = needed.saturating_add(ACTIVATION_BYTES);
         while self.loader.available_bytes()?.is_some_and(|free| free < wanted) && self.unload_one(index) {}
         tracing::info!(model = location.name, bytes = needed, "loading");
-        self.models[index].bytes = needed;
-        match self.loader.load(&location) {
-            Err(error) if is_memory_error(&error) && self.unload_others(index) => self.loader.load(&location),
-            loaded => loaded,
-        }
+        let (pipeline, info) = match self.loader.load(&location) {
+            Err(error) if is_memory_error(&error) && self.unload_others(index) => {
+                self.loader.load(&location)?
+            }
+            loaded => loaded?,
+        };
+        self.models[index].bytes = needed + pipeline.model.decoded_bytes;
+        Ok((pipeline, info))
     }
 }
 

@@ -178,3 +178,48 @@ fn worker_name(text: &str) -> Result<String, String> {
         false => Err(format!("must be 1 to {MAX_WORKER_NAME} of the characters A-Z, a-z, 0-9, -, _ and .")),
     }
 }
+
+/// Units of sizes, with the binary logarithms of their bytes.
+const UNITS: [(&str, u32); 4] = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
+
+/// Parses a number of bytes above 0 with an optional unit.
+///
+/// # Errors
+/// Returns an error for other texts.
+pub fn bytes(text: &str) -> Result<usize, String> {
+    let (number, shift) = UNITS
+        .iter()
+        .find_map(|&(unit, shift)| Some((text.strip_suffix(unit)?.trim_end(), shift)))
+        .unwrap_or((text, 0));
+    let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "must be a size such as 8GiB or 1000000".to_owned())
+}
+
+/// Like [`bytes`], but accepts 0.
+///
+/// # Errors
+/// See [`bytes`].
+pub fn bytes_or_none(text: &str) -> Result<usize, String> {
+    if text == "0" { Ok(0) } else { bytes(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_parsed() {
+        for (text, expected) in [
+            ("8GiB", Some(8usize << 30)),
+            ("512 MiB", Some(512 << 20)),
+            ("1000", Some(1000)),
+            ("3B", Some(3)),
+            ("0", None),
+            ("1.5GiB", None),
+            ("99999999999GiB", None),
+            ("GiB", None),
+        ] {
+            assert_eq!(bytes(text).ok(), expected, "{text}");
+        }
+    }
+}

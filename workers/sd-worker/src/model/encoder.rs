@@ -12,6 +12,7 @@ struct Embedding([Linear; 2]);
 
 impl Embedding {
     fn new(from: usize, to: usize, vb: &LayerBuilder) -> Result<Self> {
+        let vb = vb.clone().of_few_rows();
         Ok(Self([vb.pp("linear_1").linear(from, to)?, vb.pp("linear_2").linear(to, to)?]))
     }
 }

@@ -1,4 +1,9 @@
 //! Linear layers and embeddings with float or GGML-quantized weights.
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+#[cfg(feature = "rocm")]
+use std::sync::atomic::Ordering::Relaxed;
+
 use candle_core::quantized::QMatMul;
 use candle_core::{D, DType, Device, Module, Result, Shape, Tensor};
 use candle_nn::fused_image::FusedLinear;
@@ -152,17 +157,30 @@ pub(super) struct LayerBuilder<'a> {
     reader: Option<Reader>,
     /// If true, matrices of several layers are not concatenated, because only their names and shapes are recorded.
     is_recording: bool,
+    /// Memory that is left for decoded copies of quantized matrices, in bytes.
+    decoded_left: Arc<AtomicUsize>,
 }
 
 impl<'a> LayerBuilder<'a> {
     /// Creates a source of floats, and of the quantized matrices of `reader`.
     pub fn new(weights: VarBuilder<'a>, reader: Option<Reader>) -> Self {
-        Self { weights, reader, is_recording: false }
+        Self { weights, reader, is_recording: false, decoded_left: Arc::default() }
     }
 
     /// Creates a source for [`super::required::required`]. Layers cannot be used.
     pub fn recording(weights: VarBuilder<'a>) -> Self {
-        Self { weights, reader: None, is_recording: true }
+        Self { is_recording: true, ..Self::new(weights, None) }
+    }
+
+    /// Keeps decoded copies of quantized matrices, in the order in which they are loaded, as long as bytes are `left`. Products of
+    /// many rows read them instead of decoding blocks.
+    pub fn with_decoded(self, left: Arc<AtomicUsize>) -> Self {
+        Self { decoded_left: left, ..self }
+    }
+
+    /// Returns a source of layers whose inputs have few rows, whose products read the blocks.
+    pub fn of_few_rows(self) -> Self {
+        self.with_decoded(Arc::default())
     }
 
     /// Returns a source of the weights of a component. Floats are converted to `dtype` when they are loaded.
@@ -188,8 +206,7 @@ impl<'a> LayerBuilder<'a> {
 
     /// Returns the source of the weights whose names begin with `name` and a dot, after the names so far.
     pub fn pp(&self, name: impl ToString) -> Self {
-        let weights = self.weights.pp(name);
-        Self { weights, reader: self.reader.clone(), is_recording: self.is_recording }
+        Self { weights: self.weights.pp(name), ..self.clone() }
     }
 
     /// Loads a weight as floats.
@@ -254,6 +271,7 @@ impl<'a> LayerBuilder<'a> {
 
     fn joined_matrix(&self, layers: &[&Self], inputs: usize, outputs: usize) -> Result<Matrix> {
         if let Some(matrix) = self.quantized(layers, (outputs, inputs))? {
+            self.keep_decoded(&matrix)?;
             return Ok(Matrix::Blocks(matrix, None));
         }
         let is_quantized = |layer: &&Self| {
@@ -262,6 +280,7 @@ impl<'a> LayerBuilder<'a> {
         if layers.iter().all(is_quantized) {
             let quantized = |layer: &&Self| self.quantized(&[layer], (outputs, inputs)).transpose();
             let matrices = layers.iter().filter_map(quantized).collect::<Result<Vec<_>>>()?;
+            matrices.iter().try_for_each(|matrix| self.keep_decoded(matrix))?;
             return Ok(Matrix::Joined(matrices, None));
         }
         let get = |layer: &&Self| {
@@ -274,6 +293,20 @@ impl<'a> LayerBuilder<'a> {
             _ => Tensor::cat(&matrices, 0)?,
         };
         Ok(Matrix::Floats(candle_nn::Linear::new(matrix, None)))
+    }
+
+    /// Keeps a decoded copy of a matrix if the GPU reads it and there is memory for it.
+    fn keep_decoded(&self, matrix: &QMatMul) -> Result<()> {
+        #[cfg(feature = "rocm")]
+        if let QMatMul::QTensor(tensor) = matrix
+            && let Some(blocks) = tensor.rocm_storage()
+        {
+            let left = self.decoded_left.load(Relaxed);
+            let kept = blocks.keep_decoded(tensor.shape(), self.dtype(), left)?;
+            self.decoded_left.fetch_sub(kept, Relaxed);
+        }
+        let _ = (matrix, &self.decoded_left);
+        Ok(())
     }
 
     fn weight_name(&self) -> String {

@@ -42,6 +42,26 @@ impl RequiredBytes {
     }
 }
 
+/// The part of the memory that weights and [`ACTIVATION_BYTES`] leave which decoded copies of quantized matrices may take, as a
+/// divisor.
+const DECODED_PART: usize = 8;
+
+/// Use of the memory of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MemoryPlan {
+    /// If true, the weights of T5 are read for each new prompt.
+    pub is_t5_streamed: bool,
+    /// Maximum memory for decoded copies of quantized matrices, in bytes.
+    pub decoded_bytes: usize,
+}
+
+/// Returns the maximum memory for decoded copies of quantized matrices if weights take `planned` of the `free` bytes. `wanted` is
+/// that of the options.
+pub(super) fn decoded_bytes(free: Option<usize>, planned: usize, wanted: Option<usize>) -> usize {
+    let left = free.map_or(0, |free| free.saturating_sub(planned.saturating_add(ACTIVATION_BYTES)));
+    wanted.unwrap_or(left / DECODED_PART).min(left)
+}
+
 /// Remedies for a model that does not fit into the memory of the device.
 pub const TOO_LARGE: &str = "use a smaller or quantized model, or a card with more memory";
 
@@ -68,4 +88,24 @@ pub(super) fn check(device: &Device, bytes: usize, what: &str, help: &str) -> Re
     let mib = |bytes: usize| bytes.div_ceil(1 << 20);
     let message = format!("{what} {} MiB, but the device has {} MiB free; {help}", mib(bytes), mib(free));
     Err(std::io::Error::new(std::io::ErrorKind::OutOfMemory, message).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decoded_copies_leave_memory_for_activations() {
+        const GIB: usize = 1 << 30;
+        for (free, planned, wanted, expected) in [
+            (Some(192 * GIB), 14 * GIB, None, 22 * GIB),
+            (Some(192 * GIB), 14 * GIB, Some(30 * GIB), 30 * GIB),
+            (Some(20 * GIB), 14 * GIB, Some(30 * GIB), 4 * GIB),
+            (Some(15 * GIB), 14 * GIB, Some(30 * GIB), 0),
+            (Some(192 * GIB), 14 * GIB, Some(0), 0),
+            (None, 14 * GIB, Some(GIB), 0),
+        ] {
+            assert_eq!(decoded_bytes(free, planned, wanted), expected, "{free:?}, {planned}, {wanted:?}");
+        }
+    }
 }

@@ -50,7 +50,7 @@ mod weight_files;
 mod weights;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{D, DType, Device, Tensor};
@@ -79,6 +79,7 @@ use adapters::{Adapters, Loaded};
 use controlnet::{ControlNets, Controlled};
 use dit::text::Encoders;
 use layer_builder::LayerBuilder;
+use memory::MemoryPlan;
 use parts::{NetworkPart, Parts};
 use single_file::UNetNames;
 use t5::T5;
@@ -100,6 +101,10 @@ pub struct LoadOptions {
     pub t5_memory: T5Memory,
     /// If true, the VAE is not loaded until it is used.
     pub without_vae: bool,
+    /// Maximum memory for decoded copies of the network's quantized matrices, in bytes. Products of many rows read them instead of
+    /// decoding blocks in each step. `None` uses an eighth of the memory that weights and [`ACTIVATION_BYTES`] leave. GPUs that
+    /// multiply blocks have no copies.
+    pub decoded_bytes: Option<usize>,
 }
 
 /// Denoising network.
@@ -142,6 +147,8 @@ pub struct Model {
     pub safety_checker: Option<SafetyChecker>,
     /// Names of embeddings of textual inversion, as files have them.
     pub embeddings: Vec<String>,
+    /// Size of the decoded copies of quantized matrices in bytes.
+    pub decoded_bytes: usize,
     /// Weights that LoRA files change.
     adapters: Adapters,
     /// ControlNets of the last request; `None` for transformers.
@@ -165,7 +172,8 @@ impl Model {
     ) -> Result<Self> {
         let (mut parts, [dtype, vae_dtype]) = Self::parts(path, device, &options)?;
         let version = parts.check(path)?;
-        let is_t5_streamed = parts.plan_memory([dtype, vae_dtype], device, &options)?;
+        let MemoryPlan { is_t5_streamed, decoded_bytes } =
+            parts.plan_memory([dtype, vae_dtype], device, &options)?;
         let on_read = report_reads(&parts, is_t5_streamed, progress);
         let (vae_config, vae_weights) = parts.vae;
         let scheduler = parts.scheduler;
@@ -176,6 +184,7 @@ impl Model {
                 "{path}: preview.json has {found} factors, expected {expected}"
             )));
         }
+        let decoded_left = Arc::new(AtomicUsize::new(decoded_bytes));
         let mut texts = Vec::new();
         // The denoising network precedes the text encoders.
         let mut networks = vec![Loaded::default()];
@@ -208,7 +217,7 @@ impl Model {
                 let activation = if options.upstream_gelu { Activation::GeluTanh } else { Activation::Gelu };
                 let config = UNetConfig { activation, ..config };
                 let layers = LayerBuilder::open(&weights, dtype, device, on_read.clone());
-                let unet = UNet::load(&layers, &config)?;
+                let unet = UNet::load(&layers.with_decoded(decoded_left.clone()), &config)?;
                 weights.check_all_used(single_file::is_ignored)?;
                 networks[0] = Loaded::take(&weights);
                 let names = UNetNames::of(&config);
@@ -220,7 +229,8 @@ impl Model {
                 (Network::UNet(Box::new(unet)), adapters, Some(controlnets))
             }
             NetworkPart::Dit(config, weights) => {
-                let dit = Dit::load(&LayerBuilder::open(&weights, dtype, device, on_read.clone()), &config)?;
+                let layers = LayerBuilder::open(&weights, dtype, device, on_read.clone());
+                let dit = Dit::load(&layers.with_decoded(decoded_left.clone()), &config)?;
                 weights.check_all_used(|_| false)?;
                 networks[0] = Loaded::take(&weights);
                 let (is_flux, layers) = (config.version == Version::Flux, config.layers);
@@ -257,6 +267,7 @@ impl Model {
             vae_dtype,
             safety_checker,
             embeddings,
+            decoded_bytes: decoded_bytes - decoded_left.load(Ordering::Relaxed),
             adapters,
             controlnets,
             vae_weights,

@@ -6,7 +6,7 @@ use candle_core::{DType, Device};
 use super::LoadOptions;
 use super::clip::ClipConfig;
 use super::dit::DitConfig;
-use super::memory::{self, RequiredBytes, T5Memory};
+use super::memory::{self, MemoryPlan, RequiredBytes, T5Memory};
 use super::preview::PreviewMap;
 use super::safety_checker::SafetyPart;
 use super::t5::{T5, T5Part};
@@ -172,18 +172,22 @@ impl Parts {
         })
     }
 
-    /// Checks that the weights fit into the free memory of the device, if that is known. Returns true if the weights of T5 are
-    /// to be read for each new prompt.
+    /// Checks that the weights fit into the free memory of the device, if that is known, and plans the use of the rest.
     ///
     /// # Errors
     /// They do not fit, or the device fails.
-    pub fn plan_memory(&self, dtypes: [DType; 2], device: &Device, options: &LoadOptions) -> Result<bool> {
+    pub fn plan_memory(
+        &self,
+        dtypes: [DType; 2],
+        device: &Device,
+        options: &LoadOptions,
+    ) -> Result<MemoryPlan> {
         let required = self.bytes(dtypes, device, options)?;
         let free = memory::available_bytes(device)?;
         let planned = required.planned(free);
         memory::check(device, planned, "the weights of the model need", memory::TOO_LARGE)?;
-        let is_streamed = options.t5_memory == T5Memory::Streamed || planned < required.resident;
-        if let (true, Some(free)) = (self.t5.is_some() && is_streamed, free) {
+        let is_t5_streamed = options.t5_memory == T5Memory::Streamed || planned < required.resident;
+        if let (true, Some(free)) = (self.t5.is_some() && is_t5_streamed, free) {
             let mib = |bytes: usize| bytes.div_ceil(1 << 20);
             tracing::info!(
                 all_mib = mib(required.resident),
@@ -192,6 +196,9 @@ impl Parts {
                 "the weights of T5 are read block by block for each new prompt"
             );
         }
-        Ok(is_streamed)
+        Ok(MemoryPlan {
+            is_t5_streamed,
+            decoded_bytes: memory::decoded_bytes(free, planned, options.decoded_bytes),
+        })
     }
 }

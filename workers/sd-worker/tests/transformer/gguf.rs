@@ -82,8 +82,18 @@ pub fn write_files(folder: &Path) -> Outcome {
 
 /// Loads a model with a file of its transformer.
 fn load(folder: &Path, transformer: PathBuf, device: &Device, dtype: DType) -> sd_worker::Result<Pipeline> {
+    let options = LoadOptions { dtype: Some(dtype), ..LoadOptions::default() };
+    load_with(folder, transformer, device, options)
+}
+
+fn load_with(
+    folder: &Path,
+    transformer: PathBuf,
+    device: &Device,
+    options: LoadOptions,
+) -> sd_worker::Result<Pipeline> {
     let files = FileOptions { transformer: Some(transformer), ..FileOptions::default() };
-    let options = LoadOptions { files, dtype: Some(dtype), ..LoadOptions::default() };
+    let options = LoadOptions { files, ..options };
     Ok(Pipeline::new(Model::load(folder, device, options, |_| ())?))
 }
 
@@ -158,6 +168,70 @@ fn the_software_gpu_agrees() -> Outcome {
     };
     let (floats, blocks) = (needed(None)?, needed(Some(folder.path().join("flux_dev_q4_0.gguf")))?);
     assert!(blocks < floats, "{blocks} MiB with blocks, {floats} with floats");
+    Ok(())
+}
+
+/// A GPU whose products of many rows decode quantized matrices. The other tests of this program use another one.
+#[cfg(feature = "rocm-emulator")]
+const DECODING_GPU: &str = "gfx942";
+
+#[cfg(feature = "rocm-emulator")]
+#[test]
+fn decoded_copies_save_launches() -> Outcome {
+    use candle_core::rocm::hip_kernels::{Module, code_object};
+
+    if code_object(Module::Quantized, DECODING_GPU).is_err() {
+        println!("not run: the kernels were built without {DECODING_GPU} (CANDLE_ROCM_ARCHS)");
+        return Ok(());
+    }
+    let output = std::process::Command::new(std::env::current_exe()?)
+        .args(["--ignored", "--exact", "gguf::images_with_decoded_copies_are_the_same", "--nocapture"])
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && text.contains("1 passed");
+    assert!(passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+#[cfg(feature = "rocm-emulator")]
+#[test]
+#[ignore = "run by decoded_copies_save_launches"]
+fn images_with_decoded_copies_are_the_same() -> Outcome {
+    candle_core::rocm::rocm_loader::select(&format!("emulator:{DECODING_GPU}"))?;
+    let device = Device::new_rocm(0)?;
+    let rocm = device.as_rocm_device()?;
+    let folder = tempfile::tempdir()?;
+    write_files(folder.path())?;
+    write(folder.path(), "flux_dev")?;
+    // Queries, keys and values, output, and feed-forward layers of text and image; then those of the blocks that they share.
+    let (width, steps) = (64, 2);
+    let elements = 2 * 2 * (4 + 8) * width * width + 2 * (3 + 4 + 5) * width * width;
+    let products = 2 * 2 * (1 + 1 + 2) + 2 * (1 + 1 + 1);
+    let run = |decoded_bytes: usize| -> Outcome<_> {
+        let options = LoadOptions {
+            decoded_bytes: Some(decoded_bytes),
+            dtype: Some(DType::F32),
+            ..LoadOptions::default()
+        };
+        let path = folder.path().join("flux_dev_q4_0.gguf");
+        let pipeline = load_with(folder.path(), path, &device, options)?;
+        // The image has more tokens than the kernels for few rows multiply.
+        let request = Request { width: 192, height: 192, steps, ..request(&pipeline) };
+        let mut launches = 0;
+        let mut picture = generate(&pipeline, &request)?;
+        for _ in 0..2 {
+            let before = rocm.kernels_launched();
+            picture = generate(&pipeline, &request)?;
+            launches = rocm.kernels_launched() - before;
+        }
+        Ok((pipeline.model.decoded_bytes, launches, picture))
+    };
+    let (without, decoding, expected) = run(0)?;
+    let (bytes, reading, picture) = run(usize::MAX)?;
+    println!("{bytes} bytes of copies; {reading} launches instead of {decoding}");
+    assert_eq!((without, bytes), (0, elements * DType::BF16.size_in_bytes()));
+    assert!(picture == expected);
+    assert_eq!(decoding - reading, (steps * products) as u64);
     Ok(())
 }
 

@@ -128,7 +128,7 @@ pub(super) struct Modulation {
 
 impl Modulation {
     pub fn new(width: usize, parts: usize, vb: LayerBuilder) -> Result<Self> {
-        Ok(Self { linear: vb.pp("linear").linear(width, parts * width)?, width })
+        Ok(Self { linear: vb.pp("linear").of_few_rows().linear(width, parts * width)?, width })
     }
 
     /// Returns the parts, each (batch, width).

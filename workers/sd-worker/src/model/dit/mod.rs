@@ -46,6 +46,7 @@ struct Embedder([Linear; 2]);
 
 impl Embedder {
     fn new(inputs: usize, width: usize, vb: LayerBuilder) -> Result<Self> {
+        let vb = vb.of_few_rows();
         Ok(Self([vb.pp("linear_1").linear(inputs, width)?, vb.pp("linear_2").linear(width, width)?]))
     }
 }
