@@ -19,12 +19,14 @@ pub(super) struct Job {
     /// End of the first step.
     first_step: Option<Instant>,
     pub truncated: bool,
+    /// True if it ran together with others, which may have caused its failure.
+    pub was_shared: bool,
 }
 
 impl Job {
     /// Creates a job that starts now.
     pub fn new(entry: Arc<QueueEntry>, work: Work) -> Self {
-        Self { entry, work, begin: Instant::now(), first_step: None, truncated: false }
+        Self { entry, work, begin: Instant::now(), first_step: None, truncated: false, was_shared: false }
     }
 
     /// Reports a completed step to the client and to the counters of the queue.
@@ -84,8 +86,6 @@ pub(super) struct Unfinished {
     pub job: Job,
     /// Why it failed; `None` if it cannot share steps, and has not been tried.
     pub failure: Option<Failure>,
-    /// True if it was the only job of its batch.
-    pub was_alone: bool,
 }
 
 /// Requests to one model that share steps: those at the front of the queue.
@@ -111,13 +111,12 @@ impl<'a> Batch<'a> {
 
     /// Returns the jobs that have no result. `failure` is the reason why the batch ended, unless all of its jobs were finished.
     pub fn unfinished(self, failure: Option<Failure>) -> Vec<Unfinished> {
-        let was_alone = self.jobs.len() <= 1;
         let failed = self.failed.into_iter().map(|(job, failure)| (job, Some(failure)));
         let running = self.jobs.into_iter().flatten().chain(self.first);
         let all = failed.chain(running.map(|job| (job, failure.clone())));
         all.map(|(mut job, failure)| {
             job.end_steps(self.queue);
-            Unfinished { job, failure, was_alone }
+            Unfinished { job, failure }
         })
         .collect()
     }
@@ -139,7 +138,7 @@ impl SharedRequests for Batch<'_> {
     }
 
     fn join(&mut self, truncated: bool) -> Option<usize> {
-        let job = match self.first.take() {
+        let mut job = match self.first.take() {
             Some(first) => first,
             None => {
                 let entry = self.front.take().filter(|entry| self.queue.start(entry))?;
@@ -147,6 +146,9 @@ impl SharedRequests for Batch<'_> {
                 Job::new(entry, work)
             }
         };
+        for other in self.jobs.iter_mut().flatten() {
+            (other.was_shared, job.was_shared) = (true, true);
+        }
         self.jobs.push(Some(Job { truncated, ..job }));
         Some(self.jobs.len() - 1)
     }

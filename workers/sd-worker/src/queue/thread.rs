@@ -49,7 +49,7 @@ fn serve(
 /// Runs a job together with those behind it that share its steps. Returns the jobs that have no result.
 fn share(queue: &Shared, generators: &mut dyn Generators, job: Job) -> Vec<Unfinished> {
     if job.work.request.is_none() {
-        return vec![Unfinished { job, failure: None, was_alone: true }];
+        return vec![Unfinished { job, failure: None }];
     }
     let (model, entry) = (job.work.model, job.entry.clone());
     let mut batch = Batch::new(queue, job);
@@ -65,14 +65,17 @@ fn share(queue: &Shared, generators: &mut dyn Generators, job: Job) -> Vec<Unfin
 fn serve_alone(
     queue: &Shared,
     generators: &mut dyn Generators,
-    Unfinished { mut job, failure, was_alone }: Unfinished,
+    Unfinished { mut job, failure }: Unfinished,
 ) -> Option<Failure> {
-    if let Some(Failure { code, .. }) = failure.as_ref().filter(|_| !was_alone) {
+    if let Some(Failure { code, .. }) = failure.as_ref().filter(|_| job.was_shared) {
         tracing::warn!(code, "steps that requests shared failed: each request is repeated alone");
     }
     let (model, request) = (job.work.model, job.work.request.clone());
     let generated = catch_panic(|| match &request {
-        Some(request) => attempt(queue, generators, &mut job, request, failure.filter(|_| was_alone)),
+        Some(request) => {
+            let failure = failure.filter(|_| !job.was_shared);
+            attempt(queue, generators, &mut job, request, failure)
+        }
         None => load(generators, &job.entry, model),
     });
     let failure =
@@ -171,9 +174,11 @@ fn panicked(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::mpsc::UnboundedReceiver;
+
     use super::*;
     use crate::picture::Picture;
-    use crate::pipeline::OnStep;
+    use crate::pipeline::{Generated, OnStep, SharedRequests};
     use crate::queue::{Options, SubmitError};
 
     /// Generators of which the first runs out of memory until the others are unloaded.
@@ -182,6 +187,12 @@ mod tests {
         selected: usize,
         generated: usize,
         others: usize,
+        /// If true, it runs requests in a batch one after the other, and fails after the first.
+        runs_in_turn: bool,
+    }
+
+    fn out_of_memory() -> crate::Error {
+        candle_core::Error::from(std::io::Error::from(std::io::ErrorKind::OutOfMemory)).into()
     }
 
     impl ImageGenerator for Fake {
@@ -189,11 +200,17 @@ mod tests {
             self.generated += 1;
             match self.others {
                 0 => Ok(vec![Picture::black(8, 8)]),
-                _ => {
-                    Err(candle_core::Error::from(std::io::Error::from(std::io::ErrorKind::OutOfMemory))
-                        .into())
-                }
+                _ => Err(out_of_memory()),
             }
+        }
+
+        fn generate_shared(&mut self, requests: &mut dyn SharedRequests) -> crate::Result<()> {
+            while self.runs_in_turn && requests.waiting().is_some() {
+                let Some(number) = requests.join(false) else { break };
+                let generated = Generated { pictures: Vec::new(), flagged: Vec::new() };
+                requests.finish(number, if number == 0 { Ok(generated) } else { Err(out_of_memory()) });
+            }
+            Ok(())
         }
 
         fn is_flagged(&self, _: &Picture) -> crate::Result<Option<bool>> {
@@ -240,6 +257,10 @@ mod tests {
             queue.cancel(&entry);
         }
         assert!(serve(&queue, fake, entry).is_none());
+        last_of(&mut events)
+    }
+
+    fn last_of(events: &mut UnboundedReceiver<Event>) -> Event {
         std::iter::from_fn(|| events.try_recv().ok()).last().unwrap()
     }
 
@@ -269,6 +290,17 @@ mod tests {
         assert!(queue.push(0, None, Some(place)).is_ok());
         queue.close(&Failure::new("worker_ended", "closed"));
         assert!(matches!(queue.push(0, None, Some(place)), Err(SubmitError::Closed(_))));
+    }
+
+    /// Another request of the batch had ended before.
+    #[test]
+    fn a_request_that_fails_alone_is_not_repeated() {
+        let queue = Shared::new(Options { max_waiting: 1, preview_every: 0 });
+        let mut fake = Fake { runs_in_turn: true, ..Fake::default() };
+        let mut events = [(); 2].map(|()| queue.push(0, Some(request()), None).unwrap().1);
+        assert!(serve(&queue, &mut fake, queue.next().unwrap()).is_none());
+        let codes = events.each_mut().map(|events| code(&last_of(events)));
+        assert_eq!((codes, fake.generated), (["none", "out_of_memory"], 0));
     }
 
     #[test]
