@@ -51,7 +51,7 @@ fn with_adapters(dtype: Option<DType>) -> LoadOptions {
 fn logits(model: impl StepModel, folders: &[TempDir; 2]) -> Vec<Vec<f32>> {
     let targets = model.adapter_targets().unwrap();
     let read = |folder: &TempDir| -> Arc<Adapter> {
-        let adapter = Arc::new(adapter::read(folder.path(), targets).unwrap().divide(targets).unwrap());
+        let adapter = Arc::new(adapter::read(folder.path(), targets).unwrap().shard(targets).unwrap());
         adapter.move_to_devices().unwrap();
         assert!(adapter.bytes() > 0);
         adapter

@@ -376,7 +376,7 @@ impl ServedModels {
     /// As for [`Self::model`], except for the limit of the client.
     pub async fn described_after_load(&self, name: Option<&str>) -> Result<Arc<ServedModel>, ApiError> {
         let (index, model) = self.find(name)?;
-        let place = self.queue.take_place();
+        let place = self.queue.reserve_place();
         match model.served.get() {
             Some(served) => Ok(served.at(place)),
             None => self.load(index, model, Some(place)).await,

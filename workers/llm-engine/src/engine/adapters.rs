@@ -53,7 +53,7 @@ impl ResidentAdapters {
             count < limit,
             "{count} adapters are loaded, which is the limit; unload one and wait for its requests, or raise --max-loras"
         );
-        let adapter = Arc::new(files.divide(targets)?);
+        let adapter = Arc::new(files.shard(targets)?);
         if is_model_loaded {
             adapter.move_to_devices().context("cannot copy the adapter to the device")?;
         }

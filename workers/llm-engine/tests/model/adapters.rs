@@ -82,7 +82,7 @@ pub fn write(folder: &Path, config: &Value, tensors: &Weights) {
 
 pub fn read(folder: &Path, model: &Decoder) -> Arc<Adapter> {
     let targets = model.adapter_targets().unwrap();
-    let adapter = adapter::read(folder, targets).unwrap().divide(targets).unwrap();
+    let adapter = adapter::read(folder, targets).unwrap().shard(targets).unwrap();
     adapter.move_to_devices().unwrap();
     assert!(adapter.bytes() > 0);
     let mut limited = targets.clone();

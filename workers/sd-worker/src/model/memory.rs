@@ -42,8 +42,7 @@ impl RequiredBytes {
     }
 }
 
-/// The part of the memory that weights and [`ACTIVATION_BYTES`] leave which decoded copies of quantized matrices may take, as a
-/// divisor.
+/// Decoded copies may take 1 / `DECODED_PART` of the memory that remains after weights and [`ACTIVATION_BYTES`].
 const DECODED_PART: usize = 8;
 
 /// Use of the memory of a device.

@@ -66,9 +66,9 @@ impl Queue {
         self.submit_to(0, Some(request), None)
     }
 
-    /// Takes the last place for a request that was accepted, even if the queue is full now.
-    pub fn take_place(&self) -> QueuePlace {
-        self.0.queue.take_place()
+    /// Reserves a place at the end of the queue. A request at a reserved place is accepted even if the queue is full.
+    pub fn reserve_place(&self) -> QueuePlace {
+        self.0.queue.reserve_place()
     }
 
     /// Adds a request to a model, or, without a request, only loads the model. A request with a place is accepted, even if the
@@ -153,7 +153,7 @@ impl ImageJob {
         self.events.recv().await
     }
 
-    /// Returns the place of the request, which another one may take after it.
+    /// Returns the place of this request, for a later request that shall take its position.
     pub fn place(&self) -> QueuePlace {
         self.canceller.entry.place()
     }

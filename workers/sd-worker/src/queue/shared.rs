@@ -45,7 +45,7 @@ pub(super) struct Work {
     pub request: Option<Arc<Request>>,
 }
 
-/// A place in the queue, which a request and the loading of its model take one after the other.
+/// Order of a request in the queue. A request whose model must be loaded has the same place as that loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueuePlace(u64);
 
@@ -108,13 +108,13 @@ struct State {
     running: Vec<Arc<QueueEntry>>,
     closed: Option<Failure>,
     counters: Status,
-    /// Number of places taken so far.
+    /// Number of places reserved so far.
     places: u64,
 }
 
 impl State {
-    /// Takes the place behind all others.
-    fn take_place(&mut self) -> QueuePlace {
+    /// Reserves a place at the end of the queue.
+    fn reserve_place(&mut self) -> QueuePlace {
         self.places += 1;
         QueuePlace(self.places)
     }
@@ -146,12 +146,12 @@ impl Shared {
         Self { options, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Takes the last place, even if the queue is full.
-    pub fn take_place(&self) -> QueuePlace {
-        self.state.lock().take_place()
+    /// Reserves a place at the end, even if the queue is full.
+    pub fn reserve_place(&self) -> QueuePlace {
+        self.state.lock().reserve_place()
     }
 
-    /// Adds a request at a place that was taken before, even if the queue is full. Without a place, appends it.
+    /// Adds a request at a reserved place, even if the queue is full. Without a place, appends it.
     pub fn push(
         &self,
         model: usize,
@@ -161,7 +161,7 @@ impl Shared {
         let mut state = self.state.lock();
         self.check_state(&state, place)?;
         let (events, receiver) = unbounded_channel();
-        let place = place.unwrap_or_else(|| state.take_place());
+        let place = place.unwrap_or_else(|| state.reserve_place());
         let index = state.waiting.partition_point(|other| other.place <= place);
         let position = index + state.running.len();
         let cancelled = Arc::new(AtomicBool::new(false));

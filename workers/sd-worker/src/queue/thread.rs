@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn an_accepted_request_joins_a_full_queue() {
         let queue = Shared::new(Options { max_waiting: 0, preview_every: 0 });
-        let place = queue.take_place();
+        let place = queue.reserve_place();
         assert!(queue.push(0, None, None).is_ok());
         assert!(matches!(queue.push(0, None, None), Err(SubmitError::Full { waiting: 1, .. })));
         assert!(queue.push(0, None, Some(place)).is_ok());

@@ -2,7 +2,7 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use candle_core::{D, DType, Device, Error, Result, Tensor};
+use candle_core::{D, DType, Device, Result, Tensor, bail};
 use sha2::{Digest, Sha256};
 
 use super::targets::{AdapterTargets, TARGETS, Target, TargetShare};
@@ -49,12 +49,12 @@ pub(super) struct AdapterMatrices {
 }
 
 impl AdapterFiles {
-    /// Divides the matrices among the ranks of the model for which they were read. They stay in the host's memory until
-    /// [`Adapter::move_to_devices`].
+    /// Shards the matrices among the ranks of the model for which they were read. They stay in host memory until
+    /// [`Adapter::move_to_devices`] is called.
     ///
     /// # Errors
     /// Returns an error if memory runs out.
-    pub fn divide(self, targets: &AdapterTargets) -> Result<Adapter> {
+    pub fn shard(self, targets: &AdapterTargets) -> Result<Adapter> {
         let mut bytes = 0;
         let mut linear = |matrix: Tensor| -> Result<Linear> {
             bytes += matrix.elem_count() * matrix.dtype().size_in_bytes();
@@ -91,7 +91,7 @@ impl LowRankProduct {
     fn to_device(&self, device: &Device) -> Result<Self> {
         let copied = |linear: &Linear| match linear.matrix() {
             Matrix::Float(matrix) => Ok(Linear::float(matrix.to_device(device)?, None, matrix.dtype())),
-            Matrix::Quantized(_) => Err(Error::Msg("internal error: a quantized adapter".to_owned())),
+            Matrix::Quantized(_) => bail!("internal error: adapter matrices are quantized, expected floats"),
         };
         Ok(Self { down: copied(&self.down)?, up: copied(&self.up)? })
     }
@@ -103,7 +103,7 @@ impl AdapterMatrices {
         self.ranks.get(rank)?.get(layer)?[target as usize].as_ref()
     }
 
-    /// Copies the matrices of each rank to one of the devices, which are repeated.
+    /// Copies the matrices of rank i to `devices[i % devices.len()]`.
     fn to_devices(&self, devices: &[Device]) -> Result<Self> {
         let mut ranks = Vec::with_capacity(self.ranks.len());
         for (layers, device) in self.ranks.iter().zip(devices.iter().cycle()) {
