@@ -29,6 +29,8 @@ fn residual_sums_are_normalized_in_one_launch() {
             (1, 2048, 0),
             (5, 4096, 0),
             (2, 2047, 3),
+            // Threads have four packs of a row, or less at its end.
+            (8193, 200, 0),
         ] {
             for has_post in [false, true] {
                 let on = |count: usize, limit| {
