@@ -107,6 +107,8 @@ __device__ __forceinline__ void copy_rows(const size_t *info, size_t out_pitch, 
     extern "C" __global__ void copy2d_##UNIT(const size_t *info, size_t out_pitch, T *out, const T *inp0,           \
                                              const T *inp1, const T *inp2, const T *inp3, const T *inp4,            \
                                              const T *inp5, const T *inp6, const T *inp7) {                         \
+        CANDLE_BEGIN_NEXT_LAUNCH();                                                                                 \
+        CANDLE_WAIT_FOR_LAUNCHES();                                                                                 \
         const unsigned int i = blockIdx.y;                                                                          \
         const T *low = i < 2 ? (i == 0 ? inp0 : inp1) : (i == 2 ? inp2 : inp3);                                     \
         const T *high = i < 6 ? (i == 4 ? inp4 : inp5) : (i == 6 ? inp6 : inp7);                                    \

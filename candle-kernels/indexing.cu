@@ -259,6 +259,8 @@ __device__ __forceinline__ void put(const uint32_t numel, const Ids &ids, const 
         const size_t numel, const void *ids, const T *inp, T *out, const size_t ids_stride, const size_t src_dim_size, \
         const size_t src_right_size, const size_t right_size, const size_t ids_dim_size, const size_t ids_dtype,      \
         const bool gathers) {                                                                                         \
+        CANDLE_BEGIN_NEXT_LAUNCH();                                                                                   \
+        CANDLE_WAIT_FOR_LAUNCHES();                                                                                   \
         take((uint32_t)numel, Ids{ids, (unsigned int)ids_dtype}, inp, out, ids_stride, src_dim_size, src_right_size,  \
              Divisor(right_size), Divisor(ids_dim_size), gathers);                                                    \
     }

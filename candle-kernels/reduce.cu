@@ -329,6 +329,8 @@ REDUCE_VARIANCE(float, f32)
         const size_t results, const size_t per_result, const unsigned int width, const unsigned int across,          \
         const size_t kept_dims, const size_t num_dims, const size_t *info, const T *src,                             \
         const uint32_t *candidates, T *values, uint32_t *places, const bool smallest) {                              \
+        CANDLE_BEGIN_NEXT_LAUNCH();                                                                                  \
+        CANDLE_WAIT_FOR_LAUNCHES();                                                                                  \
         const ReductionTask task = {(unsigned int)results, (unsigned int)per_result, width, across, kept_dims,       \
                                     num_dims, info};                                                                 \
         const Keys<T> keys(smallest);                                                                                \

@@ -44,8 +44,9 @@ CANDLE_DEVICE int __dp4a(int a, int b, int c) {
 
 // A launch may overlap with the one before it. Its first instructions then run before that launch has finished; after
 // CANDLE_WAIT_FOR_LAUNCHES(), all earlier launches have finished, and their writes are visible. Every thread of a kernel that
-// is launched so must wait before it accesses memory that earlier launches access, and every workgroup must wait, so that
-// launches finish in their order. When all workgroups have executed CANDLE_BEGIN_NEXT_LAUNCH(), the next launch may begin.
+// is launched so must wait before it accesses memory that earlier launches write, or that they read and it writes. At least one
+// workgroup must wait, so that launches finish in their order. When all workgroups have executed CANDLE_BEGIN_NEXT_LAUNCH(), the
+// next launch may begin.
 #if __CUDA_ARCH__ >= 900
 #define CANDLE_OVERLAPS_LAUNCHES 1
 #define CANDLE_BEGIN_NEXT_LAUNCH() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")

@@ -175,9 +175,9 @@ impl DeviceState {
         self.multiprocessors
     }
 
-    /// Returns true if launches of a graph can overlap, as on NVIDIA GPUs of the architecture sm_90.
+    /// Returns true if launches may now overlap: in a captured graph, on NVIDIA GPUs of the architecture sm_90.
     pub(crate) fn overlaps_launches(&self) -> bool {
-        self.arch == "sm_90"
+        self.stream.is_capturing() && self.arch == "sm_90"
     }
 
     /// Returns true if the matrix units flush subnormal f16 and bf16 operands to zero, as on gfx90a.

@@ -89,12 +89,8 @@ impl RocmDevice {
         config: LaunchConfig,
         arguments: &F,
     ) -> Result<()> {
-        if config.is_empty() {
-            return Ok(());
-        }
-        self.state().stream.bind_and_flush()?;
         // SAFETY: the caller guarantees the pointers.
-        unsafe { self.state().launch_now(kernel, config, arguments) }
+        unsafe { self.launch_in(Order::Serial, kernel, config, arguments) }
     }
 
     /// Like [`Self::launch`]. In a captured graph, the launch may overlap with earlier ones, on GPUs that support it.
@@ -103,11 +99,30 @@ impl RocmDevice {
     /// See [`Self::launch`].
     ///
     /// # Safety
-    /// See [`Self::launch`]. The kernel must call `CANDLE_WAIT_FOR_LAUNCHES` in each workgroup, and in each thread before it
+    /// See [`Self::launch`]. The kernel must call `CANDLE_WAIT_FOR_LAUNCHES` in at least one workgroup, and in each thread before it
     /// accesses memory that an earlier launch of the graph writes, or memory that one reads and this one writes.
     #[inline]
     pub unsafe fn launch_overlapping<F: KernelFamily>(
         &self,
+        kernel: KernelOf<F::Any>,
+        config: LaunchConfig,
+        arguments: &F,
+    ) -> Result<()> {
+        // SAFETY: the caller guarantees the pointers and the waits.
+        unsafe { self.launch_in(Order::Overlapping, kernel, config, arguments) }
+    }
+
+    /// Enqueues a kernel in an order.
+    ///
+    /// # Errors
+    /// See [`Self::launch`].
+    ///
+    /// # Safety
+    /// See [`Self::launch`], and [`Self::launch_overlapping`] for [`Order::Overlapping`].
+    #[inline]
+    unsafe fn launch_in<F: KernelFamily>(
+        &self,
+        order: Order,
         kernel: KernelOf<F::Any>,
         config: LaunchConfig,
         arguments: &F,
@@ -117,7 +132,7 @@ impl RocmDevice {
         }
         self.state().stream.bind_and_flush()?;
         // SAFETY: the caller guarantees the pointers and the waits.
-        unsafe { self.state().launch_in(Order::Overlapping, kernel, config, arguments) }
+        unsafe { self.state().launch_in(order, kernel, config, arguments) }
     }
 }
 
@@ -204,8 +219,7 @@ pub(super) unsafe fn enqueue(
 ) -> Result<()> {
     let (grid, block) = (config.grid, config.block);
     let params = arguments.as_ptr().cast_mut().cast();
-    let is_overlapping =
-        order == Order::Overlapping && state.stream.is_capturing() && state.overlaps_launches();
+    let is_overlapping = order == Order::Overlapping && state.overlaps_launches();
     // SAFETY: the caller guarantees the arguments; HIP copies their values before it returns and does not modify them.
     let code = unsafe {
         match is_overlapping {

@@ -100,8 +100,9 @@ pub(crate) fn index_select(
                 OP,
                 arguments.numel.div_ceil(GATHER_UNITS_PER_THREAD.min(GATHER_BYTES_PER_THREAD / unit)),
             )?;
-            // SAFETY: source and ids were checked against their buffers; the kernel checks each index.
-            unsafe { src.device.launch(kernel, config, &arguments)? };
+            // SAFETY: source and ids were checked against their buffers; the kernel checks each index, and waits for earlier
+            // launches at its start.
+            unsafe { src.device.launch_overlapping(kernel, config, &arguments)? };
         }
     }
     Ok(dst)
@@ -145,8 +146,8 @@ pub(crate) fn gather((src, layout): Operand, (ids, ids_layout): Operand, dim: us
             OP,
             arguments.numel.div_ceil(GATHER_UNITS_PER_THREAD.min(GATHER_BYTES_PER_THREAD / unit)),
         )?;
-        // SAFETY: source and ids were checked against their buffers; the kernel checks each index.
-        unsafe { src.device.launch(kernel, config, &arguments)? };
+        // SAFETY: as above.
+        unsafe { src.device.launch_overlapping(kernel, config, &arguments)? };
     }
     Ok(dst)
 }

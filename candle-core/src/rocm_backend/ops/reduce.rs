@@ -463,7 +463,8 @@ fn extreme(
         };
         // SAFETY: `from` was checked against its buffer; null pointers are not used; the others have an element for each
         // result and part.
-        unsafe { src.device.launch(kernel, plan.config, &arguments) }
+        // The kernel waits for earlier launches at its start.
+        unsafe { src.device.launch_overlapping(kernel, plan.config, &arguments) }
     };
     let size = dtype.size_in_bytes();
     let plan = task.plan(task.neighbours(from, size), size, MAX_PARTS)?;

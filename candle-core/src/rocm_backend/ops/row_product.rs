@@ -13,6 +13,11 @@ use hip_kernels::contract::{
 
 /// The name of the operation in errors.
 const OP: &str = "row-product";
+/// Maximum number of bytes of weights for each multiprocessor of a small product: one that leaves multiprocessors to attention.
+const SMALL_PRODUCT_BYTES: usize = 96 << 10;
+/// A small product leaves one in this number of multiprocessors, so that attention can start there (measured,
+/// docs/explanation/performance.md).
+const FREE_MULTIPROCESSORS_DIVISOR: usize = 3;
 /// Maximum number of matrices in one launch.
 pub(crate) const MAX_MATRICES: usize = 3;
 /// Maximum number of elements of all rows whose quantized bytes and scales fit into a workgroup's LDS on every GPU.
@@ -152,6 +157,15 @@ pub(super) fn shares(results: usize, sums: usize, multiprocessors: usize) -> (us
     (each, results.div_ceil(each))
 }
 
+/// Returns the number of multiprocessors, of `all`, for a product with weights of `bytes` bytes that attention follows, if
+/// launches overlap.
+fn used_multiprocessors(bytes: usize, all: usize) -> usize {
+    match bytes <= SMALL_PRODUCT_BYTES * all {
+        true => all - all / FREE_MULTIPROCESSORS_DIVISOR,
+        false => all,
+    }
+}
+
 impl RowProducts<'_> {
     /// Enqueues the products in one launch. The GPU is bound.
     ///
@@ -173,7 +187,17 @@ impl RowProducts<'_> {
         let results = if self.activation == ACTIVATION_NONE { end(MAX_MATRICES) } else { end(1) };
         let held = if self.rows == 1 { 1 } else { PRODUCT_ROWS };
         let sums = held * (lanes / LANES).max(1) * if self.activation == ACTIVATION_NONE { 1 } else { 2 };
-        let (each, grid) = shares(results, sums, device.multiprocessors());
+        let row_bytes = match self.weights {
+            RowWeights::Floats => self.k * self.dtype.size_in_bytes(),
+            RowWeights::Blocks(format) => self.k / format.weights() * format.bytes(),
+        };
+        // In a decoder, attention follows the product to queries, keys and values. The others have a gate or a residual.
+        let precedes_attention = self.activation == ACTIVATION_NONE && self.summand.is_none();
+        let used = match self.is_constant && precedes_attention && device.overlaps_launches() {
+            true => used_multiprocessors(end(MAX_MATRICES) * row_bytes, device.multiprocessors()),
+            false => device.multiprocessors(),
+        };
+        let (each, grid) = shares(results, sums, used);
         let lds_bytes = match self.weights {
             RowWeights::Floats => 0,
             RowWeights::Blocks(_) => activation_bytes(self.rows, self.k) as u32,
@@ -222,5 +246,19 @@ impl RowProducts<'_> {
             }
             RowWeights::Blocks(format) => launch!(QuantizedRow, QuantizedRow::kernel(rows, format)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::used_multiprocessors;
+
+    #[test]
+    fn small_products_leave_multiprocessors_to_attention() {
+        // Weights in f16 of TinyLlama and of Llama 3.1 8B.
+        assert_eq!(used_multiprocessors(2560 * 4096, 132), 88);
+        assert_eq!(used_multiprocessors(6144 * 8192, 132), 132);
+        assert_eq!(used_multiprocessors(0, 1), 1);
+        assert_eq!(used_multiprocessors(1, 0), 0);
     }
 }

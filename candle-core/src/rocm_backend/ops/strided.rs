@@ -290,8 +290,8 @@ impl<'a> RowCopies<'a> {
         let arguments = Copy2d { info, out_pitch, out, inp0, inp1, inp2, inp3, inp4, inp5, inp6, inp7 };
         let kernel = found(Copy2d::kernel(Copy2dUnit::ALL[unit.ilog2() as usize]), self.op, dtype)?;
         self.count = 0;
-        // SAFETY: `add` checked all rows against both buffers.
-        unsafe { dst.device.launch(kernel, config, &arguments) }
+        // SAFETY: `add` checked all rows against both buffers, and the kernel waits for earlier launches at its start.
+        unsafe { dst.device.launch_overlapping(kernel, config, &arguments) }
     }
 }
 
