@@ -110,7 +110,7 @@ struct Task {
     unsigned int tile, first_row, column, first_key, end_key;
     // Batch index and first query and key of the sequence in dense operands.
     size_t batch, query_start, key_start;
-    unsigned int key_head;
+    unsigned int key_head, key_heads;
     // `fits`: the sequence lengths are valid. `empty`: there is nothing to do.
     bool fits, empty;
 
@@ -130,7 +130,8 @@ struct Task {
                                     const float *sinks = nullptr, const uint32_t *scales = nullptr, bool is_fp8 = false) {
         // All words are below 2^32, so that their lower halves suffice.
         const auto word = [&](unsigned int i) INLINE { return ((const unsigned int *)info)[2 * i]; };
-        const unsigned int heads = word(0), key_heads = word(1), pairs = key_heads * word(2);
+        key_heads = word(1);
+        const unsigned int heads = word(0), pairs = key_heads * word(2);
         const unsigned int pair = blockIdx.x % pairs, number = pair / key_heads;
         const unsigned int sharing = heads / key_heads, page = word(23);
         unsigned int queries = word(3), keys = word(4), q_first = 0, k_first = 0;

@@ -4,6 +4,7 @@
 // A group of 8, 16 or 32 lanes holds a key, eight columns per lane, and each group iterates over its own keys. The
 // workgroup's groups are merged at the end. The keys are split between workgroups (split-KV); the last one that
 // finishes combines their partial results.
+#include "appended.cuh"
 #include "split.cuh"
 
 // Columns of a key or value that a lane holds.
@@ -81,6 +82,13 @@ struct LaneColumns {
         // Keeps the compiler from moving the loads to their uses.
         asm volatile("" ::: "memory");
     }
+    // Replaces a key or value by a row.
+    __device__ __forceinline__ void replace(unsigned int key, const S *row, unsigned int column, unsigned int width) {
+#pragma unroll
+        for (unsigned int p = 0; p < PACKS; ++p) {
+            packs[key][p] = P::read(row + (column + p * N < width ? column + p * N : 0));
+        }
+    }
     // Keeps the compiler from decoding a key before it has computed `result`, which takes more registers.
     __device__ __forceinline__ void decode_after(float &result, unsigned int key) {
         if constexpr (IS_ENCODED<S>) {
@@ -127,23 +135,38 @@ struct LaneScales<S, BATCHES, true> {
     }
 };
 
-template <typename T, unsigned int ROWS, typename S = T>
+// With AppendedRows, the cache may be read before earlier launches have finished (`constant_history`).
+template <typename T, unsigned int ROWS, typename S = T, typename A = NothingAppended,
+          unsigned int MOST_KEYS = CANDLE_ATTENTION_DECODE_KEYS>
 __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *partial, const uint32_t *scales = nullptr,
-                                                 bool is_fp8 = false) {
+                                                 bool is_fp8 = false, A appended = A()) {
     constexpr unsigned int THREADS = CANDLE_BLOCK, WAVES = THREADS / WAVE;
     // Number of keys of a lane group per iteration, as registers allow, and those whose scores are summed together.
-    constexpr unsigned int KEYS = CANDLE_ATTENTION_DECODE_KEYS / (sizeof(T) == 4 || (ROWS == 8 && (WAVE == 64 || IS_ENCODED<S>)) ? 2 : 1);
+    constexpr unsigned int KEYS = MOST_KEYS / (sizeof(T) == 4 || (ROWS == 8 && (WAVE == 64 || IS_ENCODED<S>)) ? 2 : 1);
     constexpr unsigned int BATCH_KEYS = PAIRS / ROWS, BATCHES = KEYS / BATCH_KEYS;
     constexpr unsigned int N = 16 / sizeof(T);
     __shared__ float weights[THREADS / PAIRS][KEYS][ROWS];
     __shared__ float merged[WAVES][MERGED_ROWS][COLUMNS * 32];
     __shared__ SoftmaxState states[WAVES][ROWS];
     __shared__ bool is_last;
+    // Queries, and the appended key and value.
+    __shared__ alignas(16) T prepared[A::IS_PRESENT ? ROWS + 2 : 1][CANDLE_ATTENTION_DECODE_WIDTH];
     CANDLE_BEGIN_NEXT_LAUNCH();
-    CANDLE_WAIT_FOR_LAUNCHES();
+    bool waits_late = false;
+    if constexpr (A::IS_PRESENT) {
+        waits_late = appended.constant_history;
+        appended.move_to_vector_registers();
+    }
+    if (!waits_late) {
+        CANDLE_WAIT_FOR_LAUNCHES();
+    }
     Task<T, S> task(TASK_ARGUMENTS, ENCODED_ARGUMENTS);
     task.assign_rows(ROWS);
     if (task.empty) {
+        // It is enough that one workgroup of a launch waits.
+        if (waits_late && blockIdx.z == 0) {
+            CANDLE_WAIT_FOR_LAUNCHES();
+        }
         return;
     }
     const Sequence<T, S> &sequence = task.sequence;
@@ -161,6 +184,30 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
         return;
     }
 
+    // Index of the appended key, which is in LDS, and the end of the keys that are read from the cache.
+    unsigned int newest = ~0u, stored_end = task.end_key;
+    uint32_t slot = ~0u;
+    bool has_slot = false;
+    if constexpr (A::IS_PRESENT) {
+        slot = appended.slot_of[task.query_start];
+        has_slot = names_element(slot, sequence.k.pages * sequence.k.page.by, CANDLE_FAULT_CACHE);
+        if (has_slot && mask_params.keys > 0) {
+            newest = mask_params.keys - 1;
+            stored_end = min(stored_end, newest);
+        }
+        // Without a slot, all keys are read, also those that earlier launches have appended.
+        if (newest == ~0u && waits_late) {
+            CANDLE_WAIT_FOR_LAUNCHES();
+            waits_late = false;
+        }
+        move_to_vector_register(newest);
+        move_to_vector_register(stored_end);
+        move_to_vector_register(task.key_heads);
+        move_to_vector_register(task.sequence.first_head);
+        move_to_vector_register(slot);
+    }
+    const bool reads_cache = A::IS_PRESENT ? stored_end > task.first_key : tiles > 0;
+
     const auto key_of = [&](unsigned int tile, unsigned int i) INLINE {
         return task.first_key + (tile * KEYS + i) * groups + group;
     };
@@ -177,7 +224,7 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
     LaneColumns<S, KEYS> keys, values;
     LaneScales<S, BATCHES> lane_scales;
     const auto loaded_key = [&](unsigned int tile) INLINE {
-        return [&, tile](unsigned int i) INLINE { return min(key_of(tile, i), task.end_key - 1); };
+        return [&, tile](unsigned int i) INLINE { return min(key_of(tile, i), stored_end - 1); };
     };
     const auto load_scales = [&](unsigned int tile) INLINE {
         const auto page = [&](unsigned int b) INLINE {
@@ -203,30 +250,62 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
             is_within(highest, sequence.k.pages, CANDLE_FAULT_PAGE);
         }
     };
-    if (tiles > 0) {
+    if (reads_cache) {
         load_pages(part);
     }
+    const auto load_first_tile = [&]() INLINE {
+        if (reads_cache) {
+            load_scales(part);
+            keys.read(sequence.k, pages, column, sequence.width, loaded_key(part));
+            values.read(sequence.v, pages, column, sequence.value_width, loaded_key(part));
+            check_pages();
+            load_pages(part + parts);
+        }
+    };
     Pack<T> queries[ROWS][COLUMNS / N];
     float sums[ROWS][COLUMNS] = {};
+    // Queries of `from(row)`; columns past the end are zero.
+    const auto read_queries = [&](auto from) INLINE {
 #pragma unroll
-    for (unsigned int i = 0; i < ROWS * (COLUMNS / N); ++i) {
-        const unsigned int r = i % ROWS, at = column + i / ROWS * N, row = task.first_row + min(r, rows - 1);
-        const T *const from =
-            sequence.q + (size_t)sequence.head(row) * sequence.q_head + (size_t)sequence.query(row) * sequence.q_row;
-        const Pack<T> pack = Pack<T>::read(from + (at < sequence.width ? at : 0));
-        queries[r][i / ROWS] = at < sequence.width ? pack : Pack<T>{};
-    }
-    if (tiles > 0) {
-        load_scales(part);
-        keys.read(sequence.k, pages, column, sequence.width, loaded_key(part));
-        values.read(sequence.v, pages, column, sequence.value_width, loaded_key(part));
-        check_pages();
-        load_pages(part + parts);
+        for (unsigned int i = 0; i < ROWS * (COLUMNS / N); ++i) {
+            const unsigned int r = i % ROWS, at = column + i / ROWS * N;
+            const Pack<T> pack = Pack<T>::read(from(min(r, rows - 1)) + (at < sequence.width ? at : 0));
+            queries[r][i / ROWS] = at < sequence.width ? pack : Pack<T>{};
+        }
+    };
+    if constexpr (A::IS_PRESENT) {
+        keys = {};
+        values = {};
+        load_first_tile();
+        const auto angles = appended.angles(task.query_start, column);
+        if (waits_late) {
+            CANDLE_WAIT_FOR_LAUNCHES();
+        }
+        const bool writes = has_slot && part == 0 && task.first_row == 0;
+        appended.prepare_lines(prepared, task, angles, rows, lanes, slot, writes);
+        read_queries([&](unsigned int row) INLINE { return prepared[row]; });
+    } else {
+        read_queries([&](unsigned int line) INLINE {
+            const unsigned int row = task.first_row + line;
+            return sequence.q + (size_t)sequence.head(row) * sequence.q_head + (size_t)sequence.query(row) * sequence.q_row;
+        });
+        load_first_tile();
     }
     SoftmaxState own_state = {-INFINITY, 0};
 #pragma unroll 1
     for (unsigned int tile = part; tile < tiles; tile += parts) {
         const unsigned int next = tile + parts;
+        if constexpr (A::IS_PRESENT) {
+            if (newest != ~0u && tile == tiles - 1) {
+#pragma unroll
+                for (unsigned int i = 0; i < KEYS; ++i) {
+                    if (opaque(key_of(tile, i)) == newest) {
+                        keys.replace(i, prepared[ROWS], column, sequence.width);
+                        values.replace(i, prepared[ROWS + 1], column, sequence.width);
+                    }
+                }
+            }
+        }
         // Queries are converted again for each tile, which takes fewer registers.
 #pragma unroll
         for (unsigned int i = 0; i < ROWS * (COLUMNS / N); ++i) {
@@ -251,7 +330,8 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
             }
             scores[b] = lane_scales.key(sum_pairs(pairs, lane, lanes), b);
         }
-        if (next < tiles) {
+        const bool reads_next = next < tiles && reads_cache;
+        if (reads_next) {
             keys.read(sequence.k, pages, column, sequence.width, loaded_key(next));
         }
 #pragma unroll
@@ -311,7 +391,7 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
                 sum = fmaf(row_weights[e / COLUMNS], values.at(i, e % COLUMNS), sum);
             }
         }
-        if (next < tiles) {
+        if (reads_next) {
             values.read(sequence.v, pages, column, sequence.value_width, loaded_key(next));
             load_scales(next);
             check_pages();
@@ -420,6 +500,23 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
         const unsigned int total_keys, const float *sinks, float *partial) {                                                                \
         attention_decode<T, ROWS>(TASK_ARGUMENTS, partial);                                                             \
     }
+// Attention that first appends a row of each sequence to the cache.
+#define ATTENTION_APPEND(T, T_NAME, ROWS, KEYS)                                                                         \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 8 / ROWS) attention_append_##ROWS##_##KEYS##_##T_NAME(   \
+        const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,              \
+        const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
+        const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
+        const unsigned int total_keys, const float *sinks, float *partial, const void *own_k,                           \
+        const void *own_v, const void *bias, const void *q_norm, const void *k_norm, const float *cos,                  \
+        const float *sin, const uint32_t *position_of, const uint32_t *slot_of, const unsigned int q_stride,            \
+        const unsigned int k_stride, const unsigned int v_stride, const unsigned int pairs,                             \
+        const unsigned int positions, const bool is_f32, const bool interleaved, const bool constant_history,           \
+        const float eps) {                                                                                              \
+        const AppendedRows<T> appended = {q, own_k, own_v, bias, q_norm, k_norm, cos, sin, position_of, slot_of,        \
+                                          q_stride, k_stride, v_stride, pairs, positions, is_f32, interleaved,          \
+                                          constant_history, eps};                                                       \
+        attention_decode<T, ROWS, T, AppendedRows<T>, KEYS>(TASK_ARGUMENTS, partial, nullptr, false, appended);            \
+    }
 // Attention over an encoded cache.
 #define ATTENTION_DECODE_ENCODED(T, T_NAME, S, S_NAME, ROWS)                                                            \
     extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 8 / ROWS) attention_decode_##ROWS##_##T_NAME##_##S_NAME( \
@@ -440,5 +537,13 @@ ATTENTION_DECODE(__half, f16, 4)
 ATTENTION_DECODE(__half, f16, 8)
 ATTENTION_DECODE(__nv_bfloat16, bf16, 4)
 ATTENTION_DECODE(__nv_bfloat16, bf16, 8)
+#define ATTENTION_APPENDS(T, T_NAME)  \
+    ATTENTION_APPEND(T, T_NAME, 4, 2) \
+    ATTENTION_APPEND(T, T_NAME, 4, 4) \
+    ATTENTION_APPEND(T, T_NAME, 8, 2) \
+    ATTENTION_APPEND(T, T_NAME, 8, 4)
+ATTENTION_APPEND(float, f32, 4, 4)
+ATTENTION_APPENDS(__half, f16)
+ATTENTION_APPENDS(__nv_bfloat16, bf16)
 ATTENTION_DECODES_ENCODED(__half, f16)
 ATTENTION_DECODES_ENCODED(__nv_bfloat16, bf16)

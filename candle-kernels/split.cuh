@@ -6,7 +6,8 @@
 // later reads after earlier ones.
 __device__ __forceinline__ void fence_device() {
 #if defined(__NVPTX__)
-    __nvvm_membar_gl();
+    // The membar instructions of this target are sequentially consistent, and take longer.
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
 #else
     __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "agent");
 #endif

@@ -95,6 +95,28 @@ fn families() -> Vec<Family> {
         "attention_decode_{rows}_{dtype}_{encoding}",
         "attention_decode over an encoded cache. `is_fp8` agrees with the kernel's encoding.",
     );
+    let append = family(
+        "AttentionAppend",
+        "decode",
+        "attention_append_{rows}_{keys}_{dtype}",
+        "attention_decode for sequences of one row. First adds biases, normalizes and rotates the heads, and writes keys and values \
+         to their slots of the cache. `keys` is the maximum number of keys of a group of lanes per iteration.",
+    );
+    let appended = args![
+        Pointer => own_k "rows of keys that are appended, one for each sequence", own_v "likewise values",
+            bias "biases of the heads of queries, keys and values; may be null",
+            q_norm "weights of the norm of a query's head; may be null, as both norms", k_norm "likewise of a key",
+            cos "cosines, as f32, `pairs` for each position", sin "sines, likewise",
+            position_of "position of each row, as u32",
+            slot_of "slot of each row, as u32; the largest number is no slot, and all keys are in the cache";
+        U32 => q_stride "elements between rows of `q`", k_stride "likewise of `own_k`", v_stride "likewise of `own_v`",
+            pairs "rotated pairs of a head, a multiple of 8 unless interleaved, and of 4 if so",
+            positions "number of positions of `cos` and `sin`";
+        Bool => is_f32 "true if projections, biases and weights are f32, false if they have the dtype of the cache",
+            interleaved "true if pairs are neighbours, false if they are of both halves of the rotated elements",
+            constant_history "true if no earlier launch of a captured graph writes operands other than projections, or \
+             earlier rows of the cache";
+        F32 => eps "summand of the mean square of the norms"];
     let partial = args![Pointer => partial "workspace for the partial results of several parts; may be null if there is one"];
     let sums = args![
         Pointer => partial "partial results of attention_rows";
@@ -112,6 +134,13 @@ fn families() -> Vec<Family> {
                 .over([names("rows", &["8"]), dtypes("dtype", &DTYPES[1..])]),
             partial,
         ),
+        attention(
+            append.over([names("rows", &["4"]), names("keys", &["4"]), dtypes("dtype", &DTYPES[..1])]).over(
+                [names("rows", &["4", "8"]), names("keys", &["2", "4"]), dtypes("dtype", &DTYPES[1..])],
+            ),
+            partial,
+        )
+        .takes(&[appended]),
         attention(rows_encoded.over(widths(&["64", "128", "256"], &DTYPES[1..])), partial).takes(&[encoded]),
         attention(
             decode_encoded.over([

@@ -8,6 +8,7 @@ include!(concat!(env!("OUT_DIR"), "/upstream/lib.rs"));
 
 pub mod encoded_cache;
 pub mod fused;
+pub mod fused_attention;
 pub mod fused_image;
 pub mod recurrent;
 pub mod static_cache;

@@ -1,5 +1,6 @@
 //! Cache of keys and values with a fixed size, whose positions are in the memory of the device.
 use crate::fused::{CacheHeads, HeadNorms, Rotary};
+use crate::fused_attention::{self, PagedSequences, ScoreParams};
 use crate::ops::softmax_last_dim;
 use candle::{bail, DType, Device, Result, Tensor};
 
@@ -50,6 +51,8 @@ struct Constants {
     first_slots: Tensor,
     /// Slot that is not written.
     no_slot: Tensor,
+    /// Cumulative numbers of query rows, (sequences + 1).
+    cu_rows: Tensor,
     /// Ones in the columns behind a sequence, (sequences, sequences + 1).
     behind: Tensor,
     /// Numbers of the positions, (1, capacity).
@@ -98,6 +101,7 @@ impl StaticCache {
                 capacity: same(capacity as u32)?,
                 first_slots: Tensor::from_iter(first_slots, device)?,
                 no_slot: same(u32::MAX)?,
+                cu_rows: Tensor::arange(0, sequences as u32 + 1, device)?,
                 behind: Tensor::from_iter(behind, device)?.reshape((sequences, sequences + 1))?,
                 numbers: Tensor::arange(0, capacity as u32, device)?.unsqueeze(0)?,
                 next,
@@ -152,10 +156,48 @@ impl StaticCache {
         norms: Option<HeadNorms>,
         rotary: Rotary,
     ) -> Result<Tensor> {
+        self.heads(layer, [q, k, v], norms, rotary)?.forward()
+    }
+
+    /// Like [`Self::append`], and computes the attention of the queries over the keys up to the sequences' positions, in the same
+    /// launch. Returns (sequences, heads, width), or `None` without a kernel: [`fused_attention::append_and_attend`] has
+    /// the conditions, and [`PagedSequences::constant_history`] what `constant_history` declares. Set it if a graph has one
+    /// step, and [`Self::advance`] comes last.
+    ///
+    /// # Errors
+    /// As [`fused_attention::append_and_attend`].
+    pub fn append_and_attend(
+        &self,
+        layer: usize,
+        projections: [&Tensor; 3],
+        norms: Option<HeadNorms>,
+        rotary: Rotary,
+        scores: ScoreParams,
+        constant_history: bool,
+    ) -> Result<Option<Tensor>> {
+        let heads = self.heads(layer, projections, norms, rotary)?;
+        let sequences = PagedSequences {
+            cu_rows: &self.constants.cu_rows,
+            cu_keys: &self.key_ends,
+            block_table: &self.block_table,
+            page_size: PAGE_SIZE,
+            max_keys: self.size.capacity,
+            constant_history,
+        };
+        fused_attention::append_and_attend(&heads, &sequences, &scores)
+    }
+
+    fn heads<'a>(
+        &'a self,
+        layer: usize,
+        [q, k, v]: [&'a Tensor; 3],
+        norms: Option<HeadNorms<'a>>,
+        rotary: Rotary<'a>,
+    ) -> Result<CacheHeads<'a>> {
         let (keys, values) = self.layer(layer)?;
         let (positions, slots) = (&self.positions, &self.slots);
         let (bias, scales) = (None, None);
-        CacheHeads { q, k, v, bias, norms, rotary, positions, slots, keys, values, scales }.forward()
+        Ok(CacheHeads { q, k, v, bias, norms, rotary, positions, slots, keys, values, scales })
     }
 
     /// Computes attention of queries (sequences, heads, width) over the keys up to the sequences' positions, on any device.

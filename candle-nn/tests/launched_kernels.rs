@@ -18,6 +18,7 @@ use candle::rocm::{
 use candle::DType::{self, *};
 use candle::{Device, Layout, Result, Shape, Storage, Tensor, Var};
 use candle_nn::encoded_cache::CacheScales;
+use candle_nn::fused_attention::{append_and_attend, PagedSequences, ScoreParams};
 use candle_nn::recurrent::{CausalConv, GatedDelta, SelectiveScan, Sequences};
 use candle_nn::{fused, fused_image, ops, rotary_emb, GroupNorm, Module as _};
 use common::{assert_close, rocm, tensor, tolerance};
@@ -87,7 +88,7 @@ fn launched_on(arch: &str) -> Vec<String> {
 fn every_operation() {
     let device = rocm();
     type Group = fn(&Device) -> Result<()>;
-    let groups: [(&str, Group); 13] = [
+    let groups: [(&str, Group); 14] = [
         ("elementwise", elementwise),
         ("moving", moving),
         ("indexing", indexing),
@@ -98,6 +99,7 @@ fn every_operation() {
         ("windows", windows),
         ("products", products),
         ("attention", attention),
+        ("appended_rows", appended_rows),
         ("recurrences", recurrences),
         ("quantizing", quantizing),
         ("experts", experts),
@@ -277,6 +279,31 @@ fn rows(device: &Device) -> Result<()> {
         let scales = Some(CacheScales { scales: &scales, queries });
         fused::CacheHeads { q, k, v, bias, norms, rotary, positions, slots, keys, values, scales }
             .forward()?;
+    }
+    Ok(())
+}
+
+/// The maximum number of keys selects the rows and keys of a workgroup.
+fn appended_rows(device: &Device) -> Result<()> {
+    let (cos, sin) = (&on(device, &[1, 4], F32)?, &on(device, &[1, 4], F32)?);
+    let rotary = fused::Rotary { cos, sin, interleaved: true };
+    let (zero, one_row) = (Tensor::zeros(1, U32, device)?, Tensor::new(&[0u32, 1], device)?);
+    let block_table = &zero.reshape((1, 1))?;
+    let scores = ScoreParams { scale: 1.0, softcap: None, window: None, sinks: None };
+    for dtype in [BF16, F16, F32] {
+        let (keys, values) = (on(device, &[1, 16, 1, 8], dtype)?, on(device, &[1, 16, 1, 8], dtype)?);
+        let (k, v) = (&on(device, &[1, 8], dtype)?, &on(device, &[1, 8], dtype)?);
+        for (heads, max_keys) in [(1, 16), (8, 2048), (1, 4096), (8, 8192)] {
+            let q = &on(device, &[1, heads * 8], dtype)?;
+            let (positions, slots, keys, values) = (&zero, &zero, &keys, &values);
+            let (bias, norms, scales) = (None, None, None);
+            let heads =
+                fused::CacheHeads { q, k, v, bias, norms, rotary, positions, slots, keys, values, scales };
+            let (cu_rows, cu_keys, page_size, constant_history) = (&one_row, &one_row, 16, false);
+            let sequences =
+                PagedSequences { cu_rows, cu_keys, block_table, page_size, max_keys, constant_history };
+            append_and_attend(&heads, &sequences, &scores)?.expect("a kernel");
+        }
     }
     Ok(())
 }

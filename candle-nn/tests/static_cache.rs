@@ -4,6 +4,7 @@ mod common;
 
 use candle::{DType, Device, Result, Tensor};
 use candle_nn::fused::Rotary;
+use candle_nn::fused_attention::ScoreParams;
 use candle_nn::static_cache::{StaticCache, StaticCacheSize};
 use common::{rocm_alone, tensor, values};
 
@@ -94,6 +95,23 @@ fn steps_attend_up_to_the_positions() {
         let positions = cache.positions().to_vec1::<u32>().unwrap();
         assert_eq!(positions, [4, 9, 16]);
         assert_eq!(cache.key_ends().to_vec1::<u32>().unwrap(), [0, 5, 15, 31]);
+    }
+}
+
+/// One of the sequences reaches the capacity, where it keeps its last keys.
+#[test]
+fn steps_in_one_launch_attend_up_to_the_positions() {
+    let device = rocm_alone();
+    let cache = StaticCache::new(SIZE, DType::F32, &device).unwrap();
+    cache.set_positions(&FIRST).unwrap();
+    let [cos, sin] = &tables(&device);
+    let rotary = Rotary { cos, sin, interleaved: true };
+    let scores = ScoreParams { scale: SCALE as f32, softcap: None, window: None, sinks: None };
+    for (at, expected) in expected().iter().enumerate() {
+        let rows = rows(at, &device);
+        let out = cache.append_and_attend(SIZE.layers - 1, rows.each_ref(), None, rotary, scores, true);
+        assert_step(&out.unwrap().expect("a kernel"), expected, &format!("step {at}"));
+        cache.advance().unwrap();
     }
 }
 

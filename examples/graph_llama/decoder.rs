@@ -4,6 +4,7 @@ use candle_core::{D, DType, Device, IndexOp, Result, Tensor, bail};
 use candle_flash_attn::flash_attn_varlen_paged_windowed;
 use candle_nn::VarBuilder;
 use candle_nn::fused::Rotary;
+use candle_nn::fused_attention::ScoreParams;
 use candle_nn::static_cache::{PAGE_SIZE, StaticCache, StaticCacheSize};
 use candle_transformers::models::llama::Config;
 
@@ -126,9 +127,14 @@ impl Decoder {
         let [q, k, v] = parts;
         let [cos, sin] = &self.rotary;
         let rotary = Rotary { cos, sin, interleaved: false };
-        let q = self.cache.append(at, [&q?, &k?, &v?], None, rotary)?;
         let StaticCacheSize { capacity, width, .. } = self.cache.size();
         let scale = 1.0 / (width as f32).sqrt();
+        let scores = ScoreParams { scale, softcap: None, window: None, sinks: None };
+        let (q, k, v) = (q?, k?, v?);
+        if let Some(out) = self.cache.append_and_attend(at, [&q, &k, &v], None, rotary, scores, true)? {
+            return out.flatten_from(1);
+        }
+        let q = self.cache.append(at, [&q, &k, &v], None, rotary)?;
         if !q.device().is_rocm() {
             return self.cache.attention(at, &q, f64::from(scale))?.flatten_from(1);
         }

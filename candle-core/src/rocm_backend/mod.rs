@@ -79,6 +79,7 @@ pub use libraries::{
     PRODUCT_LIBRARY_VARIABLE,
 };
 pub use ops::attention::{Attention, AttentionOutput, AttentionSequences, ATTENTION_MAX_WIDTH};
+pub use ops::attention_append::{AppendedHeads, AppendedNorms};
 pub use ops::attention_encoded::{ATTENTION_ENCODED_STEP, ATTENTION_MAX_ENCODED_WIDTH};
 pub use ops::attention_gradients::AttentionGradients;
 pub use ops::attention_rows::AttentionOperand;

@@ -2,6 +2,7 @@
 //!
 //! | file | operations | kernels |
 //! |---|---|---|
+//! | `append` | fused_attention::append_and_attend | module `decode` |
 //! | `attention` | sdpa | module `attention` |
 //! | `cache_heads` | fused::CacheHeads | module `kvcache` |
 //! | `experts` | moe_gemm, moe_gemm_gguf | modules `product`, `quantized` |
@@ -17,6 +18,7 @@ use candle::rocm::hip_kernels::contract::{Element, KernelOf, UnaryOp};
 use candle::rocm::{element, DevicePtr, RocmStorage};
 use candle::{bail, DType, Layout, Result, Shape, Storage, Tensor};
 
+mod append;
 mod attention;
 mod cache_heads;
 mod experts;
@@ -27,6 +29,7 @@ mod recurrent;
 mod residual;
 mod rotary;
 
+pub use append::append_and_attend;
 pub use attention::Attention;
 pub use cache_heads::cache_heads;
 pub use experts::{moe_gemm, moe_gemm_gguf};

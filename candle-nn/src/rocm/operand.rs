@@ -1,7 +1,7 @@
 //! Operands of fused operations: tensors whose storages are locked for reading.
 use super::contiguous;
 use candle::backend::{BackendDevice, BackendStorage};
-use candle::rocm::{DevicePtr, RocmStorage};
+use candle::rocm::{AttentionOperand, DevicePtr, RocmStorage};
 use candle::{bail, DType, Layout, Result, Storage, StorageRef, Tensor};
 
 /// A tensor whose storage is locked for reading.
@@ -27,7 +27,7 @@ impl<'a> Operand<'a> {
     }
 
     /// Returns the storage, which work on the stream of `first` may use from now on.
-    fn storage(&self, first: &RocmStorage) -> Result<&RocmStorage> {
+    pub(super) fn storage(&self, first: &RocmStorage) -> Result<&RocmStorage> {
         let Self { op, name, .. } = *self;
         let Storage::Rocm(storage) = &*self.storage else {
             bail!("{op}: {name} is on {:?}", self.storage.device().location())
@@ -37,6 +37,20 @@ impl<'a> Operand<'a> {
         }
         first.order_after(storage)?;
         Ok(storage)
+    }
+
+    /// Returns the operand's name in errors.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        self.layout
+    }
+
+    /// Returns the storage and the layout.
+    pub(super) fn of_attention(&self, first: &RocmStorage) -> Result<AttentionOperand<'_>> {
+        Ok((self.storage(first)?, self.layout))
     }
 
     /// Returns the address of a contiguous operand of `dtype`.

@@ -3,6 +3,7 @@
 //! The queries of all heads that share a key head form consecutive rows. With many rows, each workgroup processes 128 rows
 //! and iterates over the unmasked keys. With few rows, as in decoding, a workgroup has 4 or 8 rows. If there are too few
 //! workgroups to fill the GPU, the keys are split between workgroups, too.
+use super::attention_append::{Appended, AppendedHeads};
 use super::attention_encoded::{
     check_encoded, decode_kernel, encoded_rows, sequences_to_decode, DecodedCache, EncodedCache,
     ENCODED_WIDTHS,
@@ -16,9 +17,9 @@ use crate::rocm_backend::storage::{element, RocmStorage};
 use crate::rocm_backend::{RocmError, Strided};
 use crate::{DType, Layout, Result, RocmDevice, Shape};
 use hip_kernels::contract::{
-    dim_word, AttentionDecode, AttentionDecodeEncoded, AttentionDecodeRows, AttentionParts, AttentionRows,
-    AttentionRowsEncoded, AttentionRowsWidth, DevicePtr, KernelOf, ATTENTION_COLUMNS, ATTENTION_ROWS, BLOCK,
-    PACK_BYTES,
+    dim_word, AttentionAppend, AttentionAppendKeys, AttentionAppendRows, AttentionDecode,
+    AttentionDecodeEncoded, AttentionDecodeRows, AttentionParts, AttentionRows, AttentionRowsEncoded,
+    AttentionRowsWidth, DevicePtr, KernelOf, ATTENTION_COLUMNS, ATTENTION_ROWS, BLOCK, PACK_BYTES,
 };
 
 /// Head widths that have kernels of attention_rows, some of them only for 16-bit dtypes; other widths use the next larger
@@ -64,7 +65,8 @@ pub struct Attention<'a> {
     /// Scores of sinks, f32 (heads): a further key that all queries of a head see, whose value is zero. Softcap, window and
     /// mask do not change its score.
     pub sinks: Option<AttentionOperand<'a>>,
-    /// Bias that is added to the scores (batch, heads, queries, keys), in the dtype of q, with any strides.
+    /// Bias that is added to the scores (batch, heads, queries, keys), in the dtype of q, or of the cache if rows are appended,
+    /// with any strides.
     pub mask: Option<AttentionOperand<'a>>,
     /// Ranges of positions, i32 (batch, n, 2) as [start, end), that attend to each other regardless of the window.
     pub ranges: Option<AttentionOperand<'a>>,
@@ -77,6 +79,9 @@ pub struct Attention<'a> {
     /// product of its elements and its scale, the first for keys and the second for values. Keys and values are then in pages,
     /// with rows that are dense, either E4M3 or u8, which are integers plus 128; queries are f16 or bf16.
     pub scales: Option<AttentionOperand<'a>>,
+    /// Projections of the step's rows, which are appended to the cache first; `q` is then a projection, too. Keys and values are
+    /// in pages, with one row for each sequence.
+    pub append: Option<AppendedHeads<'a>>,
     /// If true, returns the log-sum-exp of the scores, which gradients need, and sets rows that belong to no sequence
     /// to zero. Otherwise these rows are not written.
     pub statistics: bool,
@@ -109,7 +114,9 @@ impl Attention<'_> {
         v: AttentionOperand,
         out: &Layout,
     ) -> Result<AttentionOutput> {
-        let (device, dtype) = (q.0.device(), q.0.dtype());
+        // Projections may have another dtype than the cache.
+        let dtype = if self.append.is_some() { k.0.dtype() } else { q.0.dtype() };
+        let device = q.0.device();
         if !matches!(dtype, DType::F16 | DType::BF16 | DType::F32) {
             return Err(crate::Error::UnsupportedDTypeForOp(dtype, op).bt());
         }
@@ -140,6 +147,7 @@ impl Attention<'_> {
             None => aligned_rows(op, operand),
         };
         let is_fp8 = k.0.dtype() == DType::F8E4M3;
+        let appended = self.append.map(|append| append.arguments(op, (q, k, v), &sizes)).transpose()?;
         let (q, k, v) = (aligned_rows(op, q)?, of_cache(k)?, of_cache(v)?);
         let launch = Launch {
             attention: self,
@@ -147,6 +155,7 @@ impl Attention<'_> {
             device,
             dtype,
             is_fp8,
+            appended,
             sizes: Sizes { value_width: padded, ..sizes },
         };
         launch.enqueue_decoded(
@@ -263,8 +272,9 @@ impl Attention<'_> {
         if is_encoded {
             check_encoded(op, (q.dtype(), k.dtype()), sizes, self.pages.is_some())?;
         }
-        let keys_of = if is_encoded { k } else { q };
-        let pairs = [Some((keys_of, k)), Some((keys_of, v)), self.mask.map(|(mask, _)| (q, mask))];
+        let keys_of = if is_encoded || self.append.is_some() { k } else { q };
+        let mask_of = if self.append.is_some() { k } else { q };
+        let pairs = [Some((keys_of, k)), Some((keys_of, v)), self.mask.map(|(mask, _)| (mask_of, mask))];
         for (lhs, rhs) in pairs.into_iter().flatten() {
             let (lhs, rhs) = (lhs.dtype(), rhs.dtype());
             if lhs != rhs {
@@ -274,7 +284,7 @@ impl Attention<'_> {
         expect("scales", &self.scales, &[DType::BF16], &[sizes.pages, sizes.page, sizes.key_heads, 2])?;
         expect("slopes", &self.slopes, &[DType::F32], &[heads])?;
         expect("sinks", &self.sinks, &[DType::F32], &[heads])?;
-        expect("masks", &self.mask, &[q.dtype()], &[batches, heads, queries, keys])?;
+        expect("masks", &self.mask, &[mask_of.dtype()], &[batches, heads, queries, keys])?;
         expect("ranges", &self.ranges, &[DType::I32], &[batches, any, 2])?;
         expect("page tables", &self.pages, &[DType::U32, DType::I32], &[batches, any])?;
         let lengths = self.sequences.as_ref().map(|s| [s.queries, s.keys]);
@@ -283,7 +293,8 @@ impl Attention<'_> {
         }
         let others = [self.slopes, self.sinks, self.mask, self.ranges, self.pages, self.scales];
         let others = others.into_iter().flatten();
-        let others = others.chain(lengths.into_iter().flatten()).map(|(storage, _)| storage);
+        let appended = self.append.into_iter().flat_map(|append| append.operands());
+        let others = others.chain(lengths.into_iter().flatten()).chain(appended).map(|(storage, _)| storage);
         for storage in [k, v].into_iter().chain(others) {
             let (lhs, rhs) = (q.device(), storage.device());
             if lhs.ordinal() != rhs.ordinal() {
@@ -328,6 +339,8 @@ struct Launch<'a> {
     dtype: DType,
     /// True if keys and values are E4M3.
     is_fp8: bool,
+    /// Arguments of the rows that are appended first.
+    appended: Option<Appended>,
     sizes: Sizes,
 }
 
@@ -378,7 +391,7 @@ impl Launch<'_> {
             let pages = Some((&table.0, &table.1));
             let attention = Attention { sequences: Some(sequences), pages, scales: None, ..*whole };
             let sizes = Sizes { page, pages: batches, ..sizes };
-            let launch = Launch { attention: &attention, is_fp8: false, sizes, ..*self };
+            let launch = Launch { attention: &attention, is_fp8: false, appended: None, sizes, ..*self };
             launch.enqueue(q, &keys, &values, out, statistics)?;
         }
         Ok(())
@@ -442,7 +455,11 @@ impl Launch<'_> {
         };
         let columns = columns(most, self.dtype, device.has_matrix_units());
         let wide_decode = self.dtype.size_in_bytes() == 2;
-        let Plan { rows, grid } = Plan::of(sizes, columns, wide_decode, device.multiprocessors());
+        let multiprocessors = device.multiprocessors();
+        let of_few_keys =
+            self.appended.as_ref().and_then(|_| Plan::of_few_keys(sizes, self.dtype, multiprocessors));
+        let Plan { rows, keys, grid } =
+            of_few_keys.unwrap_or_else(|| Plan::of(sizes, columns, wide_decode, multiprocessors));
         let (x, y, parts) = grid;
         let is_decode = rows != ATTENTION_ROWS;
         let partial_columns = if is_decode { sizes.value_width } else { columns };
@@ -454,7 +471,7 @@ impl Launch<'_> {
         let config = LaunchConfig::for_grid(op, grid, BLOCK as u32)?;
         // The common arguments of all kernels, followed by those of one kernel.
         macro_rules! arguments {
-            ($kernel:ident $(, $extra:ident)*) => {
+            ($kernel:ident { $($extra:tt)* }) => {
                 $kernel {
                     q: q.at,
                     k: k.at,
@@ -473,13 +490,44 @@ impl Launch<'_> {
                     total_queries: sizes.total_queries as u32,
                     total_keys: sizes.total_keys as u32,
                     sinks,
-                    $($extra,)*
+                    partial,
+                    $($extra)*
                 }
             };
         }
+        if let Some(appended) = &self.appended {
+            let rows = if rows == 4 { AttentionAppendRows::R4 } else { AttentionAppendRows::R8 };
+            let keys = if keys == 2 { AttentionAppendKeys::K2 } else { AttentionAppendKeys::K4 };
+            let kernel = found(of.and_then(|of| AttentionAppend::kernel(rows, keys, of)), op, self.dtype)?;
+            let Appended { k, v, norms: [q_norm, k_norm], angles: [cos, sin], .. } = appended;
+            let arguments = arguments!(AttentionAppend {
+                own_k: k.at,
+                own_v: v.at,
+                bias: appended.bias,
+                q_norm: *q_norm,
+                k_norm: *k_norm,
+                cos: *cos,
+                sin: *sin,
+                position_of: appended.positions,
+                slot_of: appended.slots,
+                q_stride: q.strides[2] as u32,
+                k_stride: k.strides[2] as u32,
+                v_stride: v.strides[2] as u32,
+                pairs: appended.pairs as u32,
+                positions: appended.rows as u32,
+                is_f32: appended.is_f32,
+                interleaved: appended.interleaved,
+                // Copies of operands are launches of the same graph.
+                constant_history: appended.constant_history && copies.is_empty(),
+                eps: appended.eps,
+            });
+            // SAFETY: `AppendedHeads::arguments` checked shapes, dtypes and alignment, and its limits select a plan of
+            // attention_decode. The kernel checks lengths, pages, positions and slots. `partial` has space for all parts.
+            return unsafe { device.launch_overlapping(kernel, config, &arguments) };
+        }
         if is_decode && is_encoded {
             let kernel = found(of.and_then(|of| decode_kernel(rows, of, is_fp8)), op, self.dtype)?;
-            let arguments = arguments!(AttentionDecodeEncoded, partial, scales, is_fp8);
+            let arguments = arguments!(AttentionDecodeEncoded { scales, is_fp8 });
             // SAFETY: the layouts were checked against their buffers and each other; the kernel checks lengths and pages.
             // `partial` has space for all parts, and the module's counters suffice for the grid.
             return unsafe { device.launch_overlapping(kernel, config, &arguments) };
@@ -488,18 +536,16 @@ impl Launch<'_> {
             let rows = if rows == 4 { AttentionDecodeRows::R4 } else { AttentionDecodeRows::R8 };
             let kernel = found(of.and_then(|of| AttentionDecode::kernel(rows, of)), op, self.dtype)?;
             // SAFETY: as above.
-            return unsafe {
-                device.launch_overlapping(kernel, config, &arguments!(AttentionDecode, partial))
-            };
+            return unsafe { device.launch_overlapping(kernel, config, &arguments!(AttentionDecode {})) };
         }
         match of_rows {
             // SAFETY: as above.
             RowsKernel::Plain(kernel) => unsafe {
-                device.launch(kernel, config, &arguments!(AttentionRows, partial))?
+                device.launch(kernel, config, &arguments!(AttentionRows {}))?
             },
             // SAFETY: as above.
             RowsKernel::Encoded(kernel) => unsafe {
-                device.launch(kernel, config, &arguments!(AttentionRowsEncoded, partial, scales, is_fp8))?
+                device.launch(kernel, config, &arguments!(AttentionRowsEncoded { scales, is_fp8 }))?
             },
         }
         if parts == 1 {
@@ -510,7 +556,7 @@ impl Launch<'_> {
         let config = LaunchConfig::for_grid(op, rows, ATTENTION_COLUMNS as u32)?;
         let (parts, columns) = (parts as u32, columns as u32);
         // SAFETY: as above; the kernel reads no keys and values.
-        unsafe { device.launch(kernel, config, &arguments!(AttentionParts, partial, parts, columns)) }
+        unsafe { device.launch(kernel, config, &arguments!(AttentionParts { parts, columns })) }
     }
 }
 

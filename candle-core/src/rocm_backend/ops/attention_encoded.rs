@@ -155,7 +155,7 @@ impl DecodedCache {
         // SAFETY: the operands were checked against their buffers for these sizes. The kernel checks page numbers, and writes
         // at most `page` rows of each sequence.
         unsafe { device.launch(kernel, config, &arguments)? };
-        let rows = |at, storage| Rows { at, _copy: storage, strides };
+        let rows = |at, storage| Rows { at, copy: storage, strides };
         let table = (table, Layout::contiguous((sizes.batches, 1)));
         Ok(Self { keys: rows(keys, Some(both)), values: rows(values, None), table, page })
     }
@@ -217,5 +217,5 @@ pub(super) fn encoded_rows(op: &'static str, (storage, layout): AttentionOperand
              {layout:?}"
         )));
     }
-    Ok(Rows { _copy: None, at, strides: [batch, head, row] })
+    Ok(Rows { copy: None, at, strides: [batch, head, row] })
 }

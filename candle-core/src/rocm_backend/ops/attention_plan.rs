@@ -53,11 +53,28 @@ impl Sizes {
 pub(super) struct Plan {
     /// Rows per workgroup: 4 or 8 for attention_decode, otherwise those of attention_rows.
     pub(super) rows: usize,
+    /// Maximum number of keys of a group of lanes per iteration of attention_decode. Kernels with few registers load half as
+    /// many.
+    pub(super) keys: usize,
     /// Workgroups of the launch.
     pub(super) grid: (usize, usize, usize),
 }
 
 impl Plan {
+    /// Returns the plan of a launch that appends rows to few keys: the smallest kind of workgroups of which there are at most
+    /// `multiprocessors`. Returns `None` if there are more of each kind.
+    pub(super) fn of_few_keys(sizes: &Sizes, dtype: DType, multiprocessors: usize) -> Option<Self> {
+        let groups = BLOCK / lanes(sizes.width);
+        let kinds: &[(usize, usize)] =
+            if dtype == DType::F32 { &[(4, 4)] } else { &[(4, 2), (8, 2), (4, 4)] };
+        let plans = kinds.iter().map(|&(rows, keys)| {
+            let blocks = sizes.rows().div_ceil(rows) * sizes.key_heads * sizes.batches;
+            let parts = sizes.keys.next_power_of_two().div_ceil(groups * keys);
+            Self { rows, keys, grid: (blocks, 1, parts) }
+        });
+        plans.into_iter().find(|plan| plan.grid.0 * plan.grid.2 <= multiprocessors)
+    }
+
     /// Chooses the kernel and its grid. Depends on the number of keys only through the next power of two, so that launches
     /// rarely change while sequences grow. `wide_decode` is true if attention_decode exists for 8 rows.
     pub(super) fn of(sizes: &Sizes, columns: usize, wide_decode: bool, multiprocessors: usize) -> Self {
@@ -68,13 +85,14 @@ impl Plan {
         if rows <= ATTENTION_DECODE_ROWS && width <= ATTENTION_DECODE_WIDTH {
             let rows_each = if rows <= 4 || !wide_decode { 4 } else { 8 };
             let blocks = blocks(rows_each);
-            let groups = BLOCK / (width.next_power_of_two() / 8).clamp(8, 32);
+            let groups = BLOCK / lanes(width);
             let most = match blocks <= ATTENTION_COUNTERS {
                 true => keys.div_ceil(groups * ATTENTION_DECODE_KEYS).max(1),
                 false => 1,
             };
             let resident = DECODE_ROWS_PER_MULTIPROCESSOR / rows_each * multiprocessors;
-            return Self { rows: rows_each, grid: (blocks, 1, decode_parts(blocks, most, resident)) };
+            let parts = decode_parts(blocks, most, resident);
+            return Self { rows: rows_each, keys: ATTENTION_DECODE_KEYS, grid: (blocks, 1, parts) };
         }
         let pieces = sizes.value_width.div_ceil(columns);
         let blocks = blocks(ATTENTION_ROWS);
@@ -83,8 +101,13 @@ impl Plan {
             true => (multiprocessors / (blocks * pieces).max(1)).clamp(1, keys / MIN_KEYS_PER_PART),
             false => 1,
         };
-        Self { rows: ATTENTION_ROWS, grid: (blocks, pieces, parts) }
+        Self { rows: ATTENTION_ROWS, keys: ATTENTION_DECODE_KEYS, grid: (blocks, pieces, parts) }
     }
+}
+
+/// Returns the number of lanes of attention_decode that share a key.
+fn lanes(width: usize) -> usize {
+    (width.next_power_of_two() / 8).clamp(8, 32)
 }
 
 /// Returns the number of parts, a power of two up to `most`, for `blocks` groups of rows if `resident` workgroups run at once.
@@ -118,8 +141,8 @@ pub(super) fn columns(width: usize, dtype: DType, matrix_units: bool) -> usize {
 mod tests {
     use super::*;
 
-    fn grid(batches: usize, group: usize, keys: usize, width: usize) -> (usize, usize, usize) {
-        let sizes = Sizes {
+    fn sizes(batches: usize, group: usize, keys: usize, width: usize) -> Sizes {
+        Sizes {
             batches,
             heads: 8 * group,
             key_heads: 8,
@@ -131,8 +154,11 @@ mod tests {
             total_keys: keys,
             page: 16,
             pages: 1,
-        };
-        Plan::of(&sizes, width, true, 132).grid
+        }
+    }
+
+    fn grid(batches: usize, group: usize, keys: usize, width: usize) -> (usize, usize, usize) {
+        Plan::of(&sizes(batches, group, keys, width), width, true, 132).grid
     }
 
     #[test]
@@ -145,6 +171,24 @@ mod tests {
         assert_eq!(grid(1, 8, 4096, 128), (8, 1, 16));
         // 16 rows are two tiles of eight.
         assert_eq!(grid(1, 16, 64, 64), (16, 1, 1));
+    }
+
+    #[test]
+    fn workgroups_that_append_are_the_smallest_for_which_there_is_a_multiprocessor() {
+        let plan = |sizes: &Sizes, dtype| {
+            Plan::of_few_keys(sizes, dtype, 132).map(|plan| (plan.rows, plan.keys, plan.grid.0, plan.grid.2))
+        };
+        assert_eq!(plan(&sizes(1, 4, 30, 64), DType::F16), Some((4, 2, 8, 1)));
+        assert_eq!(plan(&sizes(1, 4, 130, 64), DType::BF16), Some((4, 2, 8, 4)));
+        assert_eq!(plan(&sizes(1, 8, 576, 64), DType::F16), Some((8, 2, 8, 16)));
+        assert_eq!(plan(&sizes(1, 4, 576, 128), DType::F16), Some((4, 4, 8, 16)));
+        assert_eq!(plan(&sizes(1, 4, 1030, 128), DType::F16), None);
+        assert_eq!(plan(&sizes(1, 4, 130, 64), DType::F32), Some((4, 4, 8, 2)));
+        assert_eq!(plan(&sizes(17, 4, 1, 64), DType::F16), None);
+        // The software GPU has 48 multiprocessors.
+        let sizes = Sizes { heads: 8, key_heads: 1, ..sizes(1, 8, 1300, 64) };
+        let plan = Plan::of_few_keys(&sizes, DType::F16, 48).unwrap();
+        assert_eq!((plan.rows, plan.keys, plan.grid), (8, 2, (1, 1, 32)));
     }
 
     #[test]

@@ -13,9 +13,16 @@ pub(super) const MAX_ROW_STRIDE: usize = 1 << 24;
 /// Aligned rows of an operand, with the strides of batches, heads and rows in elements.
 pub(super) struct Rows {
     /// Keeps the copy, if there is one, alive until the launch.
-    pub(super) _copy: Option<RocmStorage>,
+    pub(super) copy: Option<RocmStorage>,
     pub(super) at: DevicePtr,
     pub(super) strides: [usize; 3],
+}
+
+impl Rows {
+    /// Returns true if the rows are those of a copy.
+    pub(super) fn is_copy(&self) -> bool {
+        self.copy.is_some()
+    }
 }
 
 /// Returns the operand if its rows begin and end at multiples of 16 bytes, otherwise a copy padded with zeros.
@@ -38,7 +45,7 @@ pub(super) fn aligned_rows(op: &'static str, (storage, layout): AttentionOperand
         && row < MAX_ROW_STRIDE
         && batch.max(head) < u32::MAX as usize
     {
-        return Ok(Rows { _copy: None, at, strides: [batch, head, row] });
+        return Ok(Rows { copy: None, at, strides: [batch, head, row] });
     }
     let (device, dtype) = (storage.device(), storage.dtype());
     let (count, padded) = (outer * heads * rows, width.next_multiple_of(pack));
@@ -51,7 +58,7 @@ pub(super) fn aligned_rows(op: &'static str, (storage, layout): AttentionOperand
         copy = wider;
     }
     let at = copy.slice.ptr();
-    Ok(Rows { _copy: Some(copy), at, strides: [heads * rows * padded, rows * padded, padded] })
+    Ok(Rows { copy: Some(copy), at, strides: [heads * rows * padded, rows * padded, padded] })
 }
 
 pub(super) fn invalid(text: String) -> crate::Error {

@@ -1,5 +1,6 @@
 //! The operations. Each checks its operands, allocates its result, and enqueues kernels or library calls.
 pub(super) mod attention;
+pub(super) mod attention_append;
 pub(super) mod attention_encoded;
 pub(super) mod attention_gradients;
 mod attention_plan;

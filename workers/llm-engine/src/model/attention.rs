@@ -5,6 +5,8 @@ use candle_flash_attn::{
     flash_attn_varlen_with_sinks,
 };
 use candle_nn::encoded_cache::CacheEncoding;
+use candle_nn::fused::CacheHeads;
+use candle_nn::fused_attention::{PagedSequences, ScoreParams, append_and_attend};
 
 use super::cache::KeysValues;
 use super::layers::softcap;
@@ -49,6 +51,8 @@ pub struct AttentionPlan {
     sequences: Vec<SequencePlan>,
     flash: Option<FlashArguments>,
     direction: Direction,
+    /// True if a row may be among the keys of another sequence of the step, so that all rows are written first.
+    writes_first: bool,
 }
 
 /// Keys that a query sees.
@@ -187,7 +191,39 @@ impl AttentionPlan {
             }),
             false => None,
         };
-        Ok(Self { sequences, flash, direction })
+        Ok(Self { sequences, flash, direction, writes_first: false })
+    }
+
+    /// Writes the rows of all sequences before the attention of any, because a row may be among the keys of another sequence.
+    pub fn writing_first(self) -> Self {
+        Self { writes_first: true, ..self }
+    }
+
+    /// Writes one row of each sequence to the cache and computes its attention, in one launch. Returns (rows, heads · width), or
+    /// `None` if no kernel does both. `constant_history` is that of [`PagedSequences`].
+    pub fn append_and_attend(
+        &self,
+        scores: Scoring,
+        heads: &CacheHeads,
+        sinks: Option<&Tensor>,
+        constant_history: bool,
+    ) -> Result<Option<Tensor>> {
+        let has_single_rows = self.sequences.iter().all(|sequence| sequence.step.rows.len() == 1);
+        let Some(flash) = self.flash.as_ref().filter(|_| has_single_rows) else { return Ok(None) };
+        if self.direction != Direction::Causal || self.writes_first {
+            return Ok(None);
+        }
+        let sequences = PagedSequences {
+            cu_rows: &flash.rows,
+            cu_keys: &flash.keys,
+            block_table: &flash.table,
+            page_size: BLOCK_SIZE,
+            max_keys: flash.max_keys,
+            constant_history,
+        };
+        let window = scores.window.map(|window| window - 1);
+        let scores = ScoreParams { scale: scores.scale, softcap: scores.softcap, window, sinks };
+        append_and_attend(heads, &sequences, &scores)?.map(|out| out.flatten_from(1)).transpose()
     }
 
     /// Computes attention of queries (rows, heads, width) over the keys of their sequence; causal queries see those up to

@@ -474,16 +474,21 @@ impl Decoder {
             let out = mixer.forward(input, self.states.layer(layer.place), shared.sequences())?;
             return Ok(is_wanted.then_some(out));
         }
-        let (queries, gates) = self.write_cache(index, layer, input, shared)?;
-        if !is_wanted {
-            return Ok(None);
-        }
-        let (keys_values, is_paged) = (self.keys_values(layer, shared), shared.uncached.is_none());
-        let sinks = layer.sinks.as_ref();
-        let out = shared.plan.attend(layer.scores, &queries, keys_values, sinks, is_paged)?;
-        let out = match &shared.image_attention {
-            Some(image_attention) => image_attention.attend(out, layer.scores, &queries, keys_values)?,
-            None => out,
+        let (out, gates) = match self.write_and_attend(index, layer, input, shared, is_wanted)? {
+            (CacheWrite::Attended(out), gates) => (out, gates),
+            _ if !is_wanted => return Ok(None),
+            (CacheWrite::Queries(queries), gates) => {
+                let (keys_values, is_paged) = (self.keys_values(layer, shared), shared.uncached.is_none());
+                let sinks = layer.sinks.as_ref();
+                let out = shared.plan.attend(layer.scores, &queries, keys_values, sinks, is_paged)?;
+                let out = match &shared.image_attention {
+                    Some(image_attention) => {
+                        image_attention.attend(out, layer.scores, &queries, keys_values)?
+                    }
+                    None => out,
+                };
+                (out, gates)
+            }
         };
         let out = match &layer.attention {
             Projections::Latent(latent) => latent.without_padding(&out)?,
@@ -506,15 +511,16 @@ impl Decoder {
         }
     }
 
-    /// Writes keys and values of a layer, and returns the queries (rows, heads, width) and the gates of attention's output, if
-    /// there are any.
-    fn write_cache(
+    /// Writes the keys and values of a layer. If `wants_attention` is true and a kernel does both, also computes attention;
+    /// otherwise returns the queries. Also returns the gates of attention's output, if the layer has any.
+    fn write_and_attend(
         &self,
         index: usize,
         layer: &Layer,
         input: (&Tensor, FusedWith),
         shared: &StepContext,
-    ) -> candle_core::Result<(Tensor, Option<Tensor>)> {
+        wants_attention: bool,
+    ) -> candle_core::Result<(CacheWrite, Option<Tensor>)> {
         let (([mut q, mut k, mut v], gates), bias) = match &layer.attention {
             Projections::Plain(plain) => {
                 let deltas = shared.adapters.deltas(index, Target::QueryKeyValue, input)?;
@@ -547,7 +553,15 @@ impl Decoder {
             values: &keys_values.values,
             scales: keys_values.cache_scales(self.cache.types()),
         };
-        Ok((write.forward()?, gates))
+        if wants_attention && shared.uncached.is_none() && shared.image_attention.is_none() {
+            // `no_slots` are written by an operation of the step, so they are not constant in its graph.
+            let sinks = layer.sinks.as_ref();
+            let attended = shared.plan.append_and_attend(layer.scores, &write, sinks, no_slots.is_none())?;
+            if let Some(out) = attended {
+                return Ok((CacheWrite::Attended(out), gates));
+            }
+        }
+        Ok((CacheWrite::Queries(write.forward()?), gates))
     }
 
     fn plan(&self, step: &Step, indices: [Tensor; 3]) -> candle_core::Result<AttentionPlan> {
@@ -582,6 +596,14 @@ impl Decoder {
     fn no_logits(&self) -> candle_core::Result<Tensor> {
         Tensor::zeros((0, self.capacity().vocabulary), DType::F32, &self.device)
     }
+}
+
+/// Result of writing keys and values to the cache.
+enum CacheWrite {
+    /// Attention's output (rows, heads · width).
+    Attended(Tensor),
+    /// Queries (rows, heads, width).
+    Queries(Tensor),
 }
 
 impl ReplayableModel for Decoder {

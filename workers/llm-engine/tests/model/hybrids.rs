@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::broken::assert_rejected;
 use super::checkpoints::{check_file, check_logits, check_quantized, checkpoint, data};
-use super::packing::{self, FourBits, Kind, Packing, Quantize, Stored, Tensors};
 #[cfg(feature = "rocm-emulator")]
-use super::steps::load_with;
+use super::launches::load_on_a_stream_with;
+use super::packing::{self, FourBits, Kind, Packing, Quantize, Stored, Tensors};
 use super::steps::{
     LENGTHS, Runner, close, device, load, load_on_cpu, reference_on_cpu, run_on_cpu, tolerance,
 };
@@ -296,7 +296,9 @@ fn decoding_steps_are_replayed() {
     for name in ["qwen3.5", "jamba", "falcon-h1"] {
         let logits = |no_graphs: bool| {
             let options = LoadOptions { dtype: Some(device().1), no_graphs, ..LoadOptions::default() };
-            let mut runner = Runner::new(load_with(&data(name), options), &[30, 30, 30]);
+            // Two threads cannot capture the same stream.
+            let (model, _) = load_on_a_stream_with(&data(name), options);
+            let mut runner = Runner::new(model, &[30, 30, 30]);
             let mut logits = runner.step(&[(0, 5, true), (1, 9, true), (2, 1, true)]);
             for _ in 0..8 {
                 logits.extend(runner.step(&[(0, 1, true), (1, 1, true), (2, 1, true)]));

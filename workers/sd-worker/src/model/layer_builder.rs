@@ -302,8 +302,14 @@ impl<'a> LayerBuilder<'a> {
             && let Some(blocks) = tensor.rocm_storage()
         {
             let left = self.decoded_left.load(Relaxed);
-            let kept = blocks.keep_decoded(tensor.shape(), self.dtype(), left)?;
-            self.decoded_left.fetch_sub(kept, Relaxed);
+            match blocks.keep_decoded(tensor.shape(), self.dtype(), left) {
+                Ok(kept) => {
+                    self.decoded_left.fetch_sub(kept, Relaxed);
+                }
+                // Other programs may have taken the memory. The model does not need copies.
+                Err(error) if model_thread::is_out_of_memory(&error) => self.decoded_left.store(0, Relaxed),
+                Err(error) => return Err(error),
+            }
         }
         let _ = (matrix, &self.decoded_left);
         Ok(())

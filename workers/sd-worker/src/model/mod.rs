@@ -62,7 +62,7 @@ pub use controlnet::{ControlInputs, ControlNet};
 pub use dit::{BlockCache, Dit, DitConfig};
 pub use encoder::Features;
 pub use memory::{ACTIVATION_BYTES, RequiredBytes, T5Memory, TOO_LARGE, available_bytes};
-pub use parts::FileOptions;
+pub use parts::{FileOptions, LoadOptions};
 pub use preview::PreviewMap;
 pub use prompt::{Segment, parse as parse_prompt};
 pub use safety_checker::{SafetyChecker, SafetyScores};
@@ -85,27 +85,6 @@ use single_file::UNetNames;
 use t5::T5;
 use text_encoder::TextEncoder;
 use weights::{Component, OnRead, View};
-
-/// Options for loading a model.
-#[derive(Debug, Clone, Default)]
-pub struct LoadOptions {
-    /// Additional files, and properties that a single file does not contain.
-    pub files: FileOptions,
-    /// Dtype of text encoders and network; `None` selects f32 on the CPU and elsewhere f16, or bf16 for transformers.
-    pub dtype: Option<DType>,
-    /// Dtype of the VAE; `None` selects that of the UNet, except f32 for VAEs of XL that overflow in f16.
-    pub vae_dtype: Option<DType>,
-    /// If true, the UNet uses the tanh approximation of GELU like upstream, but unlike the training.
-    pub upstream_gelu: bool,
-    /// Location of the weights of a T5 text encoder between prompts.
-    pub t5_memory: T5Memory,
-    /// If true, the VAE is not loaded until it is used.
-    pub without_vae: bool,
-    /// Maximum memory for decoded copies of the network's quantized matrices, in bytes. Products of many rows read them instead of
-    /// decoding blocks in each step. `None` uses an eighth of the memory that weights and [`ACTIVATION_BYTES`] leave. GPUs that
-    /// multiply blocks have no copies.
-    pub decoded_bytes: Option<usize>,
-}
 
 /// Denoising network.
 #[derive(Debug)]

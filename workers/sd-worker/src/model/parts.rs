@@ -3,7 +3,6 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device};
 
-use super::LoadOptions;
 use super::clip::ClipConfig;
 use super::dit::DitConfig;
 use super::memory::{self, MemoryPlan, RequiredBytes, T5Memory};
@@ -17,6 +16,27 @@ use super::version::Version;
 use super::weights::Component;
 use crate::schedulers::{Prediction, SchedulerConfig};
 use crate::{Error, Result};
+
+/// Options for loading a model.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// Additional files, and properties that a single file does not contain.
+    pub files: FileOptions,
+    /// Dtype of text encoders and network; `None` selects f32 on the CPU and elsewhere f16, or bf16 for transformers.
+    pub dtype: Option<DType>,
+    /// Dtype of the VAE; `None` selects that of the UNet, except f32 for VAEs of XL that overflow in f16.
+    pub vae_dtype: Option<DType>,
+    /// If true, the UNet uses the tanh approximation of GELU like upstream, but unlike the training.
+    pub upstream_gelu: bool,
+    /// Location of the weights of a T5 text encoder between prompts.
+    pub t5_memory: T5Memory,
+    /// If true, the VAE is not loaded until it is used.
+    pub without_vae: bool,
+    /// Maximum memory for decoded copies of the network's quantized matrices, in bytes. Products of many rows read them instead of
+    /// decoding blocks in each step. `None` uses an eighth of the memory that weights and
+    /// [`ACTIVATION_BYTES`](super::ACTIVATION_BYTES) leave. GPUs that multiply blocks have no copies.
+    pub decoded_bytes: Option<usize>,
+}
 
 /// Number of sizes and scores in the additional embedding of XL: original height and width, top and left of the crop, target
 /// height and width.

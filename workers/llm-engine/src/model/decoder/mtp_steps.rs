@@ -32,6 +32,8 @@ impl ReplayableModel for MtpSteps<'_> {
         let states = head.hidden_norm.forward(&hidden.index_select(&slots, 0)?)?;
         let x = head.input.forward(&Tensor::cat(&[embeddings, states], 1)?)?;
         let plan = decoder.plan(step, [cu_rows.clone(), cu_keys, table])?;
+        // Texts that share a block may overwrite entries of each other.
+        let plan = if step.sequences.len() > 1 { plan.writing_first() } else { plan };
         let shared = StepContext::of_rows([positions, slots, cu_rows], plan, max_rows(step));
         let stream = ResidualStream::new(x, head.layer[0].input_norm())?;
         let states = decoder.run((&head.layer, &head.norm), stream, 0..1, &shared)?;

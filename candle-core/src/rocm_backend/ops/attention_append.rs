@@ -1,0 +1,182 @@
+//! Attention of a decoding step that also writes the cache: the kernel prepares the heads of one row of each sequence, and
+//! appends its key and value.
+use super::attention_plan::Sizes;
+use super::attention_rows::{aligned_rows, invalid, AttentionOperand, Rows};
+use crate::backend::BackendStorage;
+use crate::{DType, Result};
+use hip_kernels::contract::{DevicePtr, ATTENTION_DECODE_ROWS, ATTENTION_DECODE_WIDTH, PACK_BYTES};
+
+/// Number of columns of a head that a lane prepares.
+const COLUMNS: usize = 8;
+
+/// RMS norms of the heads of queries and keys.
+#[derive(Clone, Copy)]
+pub struct AppendedNorms<'a> {
+    /// Weights of queries (width).
+    pub query: AttentionOperand<'a>,
+    /// Weights of keys (width).
+    pub key: AttentionOperand<'a>,
+    /// Summand of the mean square.
+    pub eps: f32,
+}
+
+/// Projections of one row for each sequence, which attention prepares and appends to the cache before it reads it: adds biases,
+/// normalizes and rotates the heads of queries and keys, and writes keys and values. Operands are contiguous unless
+/// stated otherwise. Those of floats all have the dtype of the cache, or all are f32, if none is stated.
+#[derive(Clone, Copy)]
+pub struct AppendedHeads<'a> {
+    /// Projections to keys (1, key heads, rows, width), with any strides but dense heads.
+    pub k: AttentionOperand<'a>,
+    /// Likewise to values.
+    pub v: AttentionOperand<'a>,
+    /// Biases of all heads of queries, keys and values.
+    pub bias: Option<AttentionOperand<'a>>,
+    /// Norms, applied after the bias.
+    pub norms: Option<AppendedNorms<'a>>,
+    /// Cosines of rotary embeddings, f32 (positions, pairs).
+    pub cos: AttentionOperand<'a>,
+    /// Sines, likewise.
+    pub sin: AttentionOperand<'a>,
+    /// If true, pairs are neighbors; otherwise elements of both halves of the rotated elements.
+    pub interleaved: bool,
+    /// Position of each row, u32.
+    pub positions: AttentionOperand<'a>,
+    /// Slot of each row in the pages, u32: that of the sequence's last key. With `u32::MAX`, nothing is written, and all keys
+    /// are in the cache.
+    pub slots: AttentionOperand<'a>,
+    /// Declares that no earlier operation of a captured graph writes operands other than the projections, or earlier rows of
+    /// the cache: `candle_nn::fused_attention::PagedSequences::constant_history`.
+    pub constant_history: bool,
+}
+
+/// Arguments of the kernel.
+pub(super) struct Appended {
+    pub(super) k: Rows,
+    pub(super) v: Rows,
+    pub(super) bias: DevicePtr,
+    pub(super) norms: [DevicePtr; 2],
+    pub(super) eps: f32,
+    pub(super) angles: [DevicePtr; 2],
+    pub(super) positions: DevicePtr,
+    pub(super) slots: DevicePtr,
+    pub(super) pairs: usize,
+    /// Number of rows of the angles.
+    pub(super) rows: usize,
+    pub(super) is_f32: bool,
+    pub(super) interleaved: bool,
+    pub(super) constant_history: bool,
+}
+
+impl<'a> AppendedHeads<'a> {
+    /// Returns true if there is a kernel for a cache of `dtype` (f16, bf16 or f32), heads of `width` columns (a multiple of 8, up
+    /// to 256), `sharing` query heads for each key head (up to 16), and `pairs` rotated pairs (a multiple of 8, or of 4 if they are
+    /// interleaved).
+    pub fn has_kernel(dtype: DType, width: usize, sharing: usize, pairs: usize, interleaved: bool) -> bool {
+        matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
+            && width.is_multiple_of(COLUMNS)
+            && (1..=ATTENTION_DECODE_WIDTH).contains(&width)
+            && (1..=ATTENTION_DECODE_ROWS).contains(&sharing)
+            && pairs.is_multiple_of(if interleaved { COLUMNS / 2 } else { COLUMNS })
+            && pairs > 0
+    }
+
+    /// Returns all operands.
+    pub(super) fn operands(&self) -> impl Iterator<Item = AttentionOperand<'a>> {
+        let norms = self.norms.map(|norms| [norms.query, norms.key]);
+        let optional = self.bias.into_iter().chain(norms.into_iter().flatten());
+        [self.k, self.v, self.cos, self.sin, self.positions, self.slots].into_iter().chain(optional)
+    }
+
+    /// Checks shapes, dtypes and alignment for attention of these sizes over keys and values.
+    pub(super) fn arguments(
+        &self,
+        op: &'static str,
+        (q, k, v): (AttentionOperand, AttentionOperand, AttentionOperand),
+        sizes: &Sizes,
+    ) -> Result<Appended> {
+        let Sizes { heads, key_heads, queries, width, value_width, batches, page, .. } = *sizes;
+        let (dtype, of_rows) = (k.0.dtype(), q.0.dtype());
+        let (positions, pairs) = self.cos.1.shape().dims2()?;
+        let sharing = heads / key_heads;
+        if queries != 1 || width != value_width || page == 0 || q.1.dims()[2] != batches {
+            return Err(invalid(format!(
+                "{op}: appending needs pages, one row for each sequence and equal widths, got pages of {page} rows, {} rows for \
+                 {batches} sequences of up to {queries} queries, and widths {width} and {value_width}; write the cache in a \
+                 separate launch",
+                q.1.dims()[2]
+            )));
+        }
+        let has_dtype = of_rows == dtype || of_rows == DType::F32;
+        if !has_dtype || !Self::has_kernel(dtype, width, sharing, pairs, self.interleaved) {
+            return Err(invalid(format!(
+                "{op}: no kernel appends {of_rows:?} to a cache of {dtype:?} with heads of {width} columns, {sharing} query heads \
+                 for each key head and {pairs} rotated pairs (interleaved: {}); write the cache in a separate launch",
+                self.interleaved
+            )));
+        }
+        let all = (heads + 2 * key_heads) * width;
+        let address = |name: &str, (storage, layout): AttentionOperand, of: DType, dims: &[usize]| {
+            let at = storage.ptr(layout, op)?;
+            let is_aligned = at.0.addr().is_multiple_of(if of == DType::U32 { 4 } else { PACK_BYTES });
+            if storage.dtype() == of && layout.dims() == dims && layout.is_contiguous() && is_aligned {
+                return Ok(at);
+            }
+            let got = storage.dtype();
+            Err(invalid(format!(
+                "{op}: {name} must be {of:?} {dims:?}, dense and aligned, not {got:?} {layout:?}"
+            )))
+        };
+        // The kernel writes to the cache itself, and not to an aligned copy.
+        let rows_of = |name: &str, operand: AttentionOperand, of: DType, head_stride: Option<usize>| {
+            let rows = aligned_rows(op, operand)?;
+            let has_heads =
+                operand.1.dims()[1] == 1 || head_stride.is_none_or(|stride| rows.strides[1] == stride);
+            if operand.0.dtype() != of || rows.is_copy() || !has_heads {
+                let got = operand.0.dtype();
+                return Err(invalid(format!(
+                    "{op}: {name} must be {of:?} with dense, aligned heads, not {got:?} {:?}",
+                    operand.1
+                )));
+            }
+            Ok(rows)
+        };
+        for (name, operand) in [("appended keys", self.k), ("appended values", self.v)] {
+            if operand.1.dims() != [1, key_heads, batches, width] {
+                return Err(invalid(format!(
+                    "{op}: {name} must be {:?}, not {:?}",
+                    [1, key_heads, batches, width],
+                    operand.1
+                )));
+            }
+        }
+        rows_of("queries", q, of_rows, Some(width))?;
+        rows_of("keys", k, dtype, None)?;
+        rows_of("values", v, dtype, None)?;
+        let none = DevicePtr::NULL;
+        let bias = self.bias.map_or(Ok(none), |bias| address("bias", bias, of_rows, &[all]))?;
+        let (norms, eps) = match self.norms {
+            Some(AppendedNorms { query, key, eps }) => {
+                let norm = |operand| address("weights of norms", operand, of_rows, &[width]);
+                ([norm(query)?, norm(key)?], eps)
+            }
+            None => ([none; 2], 0.0),
+        };
+        let angle = |operand| address("cos and sin", operand, DType::F32, &[positions, pairs]);
+        let number = |name, operand| address(name, operand, DType::U32, &[batches]);
+        Ok(Appended {
+            k: rows_of("appended keys", self.k, of_rows, Some(width))?,
+            v: rows_of("appended values", self.v, of_rows, Some(width))?,
+            bias,
+            norms,
+            eps,
+            angles: [angle(self.cos)?, angle(self.sin)?],
+            positions: number("positions", self.positions)?,
+            slots: number("slots", self.slots)?,
+            pairs,
+            rows: positions,
+            is_f32: of_rows == DType::F32,
+            interleaved: self.interleaved,
+            constant_history: self.constant_history,
+        })
+    }
+}
