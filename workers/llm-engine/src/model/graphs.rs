@@ -16,6 +16,9 @@ const MAX_SEQUENCE_ROWS: usize = 16;
 /// Graphs are captured until their memory exceeds this number of bytes.
 #[cfg(feature = "rocm")]
 const MAX_BYTES: usize = 1 << 30;
+/// Number of captures that may fail. Another model may be capturing on the same stream.
+#[cfg(feature = "rocm")]
+const MAX_FAILURES: u32 = 3;
 /// Number of replays of each graph that are compared with the same step without a graph, if a fault is known.
 #[cfg(feature = "rocm")]
 const CHECKED_REPLAYS: u32 = 3;
@@ -184,6 +187,8 @@ mod captured {
         pub(super) graphs: Vec<StepGraph>,
         /// True if no further graphs are captured.
         is_full: bool,
+        /// Number of captures that failed.
+        failures: u32,
     }
 
     /// The graph of one shape.
@@ -201,7 +206,7 @@ mod captured {
 
     impl Captured {
         pub(super) fn new(device: RocmDevice) -> Self {
-            Self { device, graphs: Vec::new(), is_full: false }
+            Self { device, graphs: Vec::new(), is_full: false, failures: 0 }
         }
 
         pub(super) fn step(&mut self, model: &dyn ReplayableModel, step: &Step) -> Result<Tensor> {
@@ -241,7 +246,7 @@ mod captured {
             eager()
         }
 
-        /// Captures the graph of a step that was just computed. If that fails, no further graphs are captured.
+        /// Captures the graph of a step that was just computed. After [`MAX_FAILURES`], no further graphs are captured.
         fn capture(&mut self, model: &dyn ReplayableModel, step: &Step, inputs: &StepInputs) {
             if self.is_full {
                 return;
@@ -253,8 +258,12 @@ mod captured {
                     self.is_full = bytes > MAX_BYTES;
                 }
                 Err(error) => {
-                    tracing::warn!("decoding continues without further graphs: {error}");
-                    self.is_full = true;
+                    self.failures += 1;
+                    self.is_full = self.failures == MAX_FAILURES;
+                    match self.is_full {
+                        true => tracing::warn!("decoding continues without further graphs: {error}"),
+                        false => tracing::debug!("a decoding step was not captured: {error}"),
+                    }
                 }
             }
         }
