@@ -147,8 +147,9 @@ impl Attention<'_> {
             None => aligned_rows(op, operand),
         };
         let is_fp8 = k.0.dtype() == DType::F8E4M3;
-        let appended = self.append.map(|append| append.arguments(op, (q, k, v), &sizes)).transpose()?;
-        let (q, k, v) = (aligned_rows(op, q)?, of_cache(k)?, of_cache(v)?);
+        let (q_rows, k_rows, v_rows) = (aligned_rows(op, q)?, of_cache(k)?, of_cache(v)?);
+        let operands = [(q, &q_rows), (k, &k_rows), (v, &v_rows)];
+        let appended = self.append.map(|append| append.arguments(op, operands, &sizes)).transpose()?;
         let launch = Launch {
             attention: self,
             op,
@@ -159,9 +160,9 @@ impl Attention<'_> {
             sizes: Sizes { value_width: padded, ..sizes },
         };
         launch.enqueue_decoded(
-            &q,
-            &k,
-            &v,
+            &q_rows,
+            &k_rows,
+            &v_rows,
             (dst.slice.ptr(), out_strides),
             statistics.as_ref().map(|s| s.slice.ptr()),
         )?;
@@ -272,8 +273,8 @@ impl Attention<'_> {
         if is_encoded {
             check_encoded(op, (q.dtype(), k.dtype()), sizes, self.pages.is_some())?;
         }
-        let keys_of = if is_encoded || self.append.is_some() { k } else { q };
         let mask_of = if self.append.is_some() { k } else { q };
+        let keys_of = if is_encoded { k } else { mask_of };
         let pairs = [Some((keys_of, k)), Some((keys_of, v)), self.mask.map(|(mask, _)| (mask_of, mask))];
         for (lhs, rhs) in pairs.into_iter().flatten() {
             let (lhs, rhs) = (lhs.dtype(), rhs.dtype());

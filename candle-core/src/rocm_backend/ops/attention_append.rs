@@ -27,7 +27,7 @@ pub struct AppendedNorms<'a> {
 pub struct AppendedHeads<'a> {
     /// Projections to keys (1, key heads, rows, width), with any strides but dense heads.
     pub k: AttentionOperand<'a>,
-    /// Likewise to values.
+    /// Projections to values, in the shape of `k`.
     pub v: AttentionOperand<'a>,
     /// Biases of all heads of queries, keys and values.
     pub bias: Option<AttentionOperand<'a>>,
@@ -87,11 +87,11 @@ impl<'a> AppendedHeads<'a> {
         [self.k, self.v, self.cos, self.sin, self.positions, self.slots].into_iter().chain(optional)
     }
 
-    /// Checks shapes, dtypes and alignment for attention of these sizes over keys and values.
+    /// Checks shapes, dtypes and alignment for attention of these sizes. Queries, keys and values have their aligned rows.
     pub(super) fn arguments(
         &self,
         op: &'static str,
-        (q, k, v): (AttentionOperand, AttentionOperand, AttentionOperand),
+        [(q, q_rows), (k, k_rows), (v, v_rows)]: [(AttentionOperand, &Rows); 3],
         sizes: &Sizes,
     ) -> Result<Appended> {
         let Sizes { heads, key_heads, queries, width, value_width, batches, page, .. } = *sizes;
@@ -127,31 +127,30 @@ impl<'a> AppendedHeads<'a> {
             )))
         };
         // The kernel writes to the cache itself, and not to an aligned copy.
-        let rows_of = |name: &str, operand: AttentionOperand, of: DType, head_stride: Option<usize>| {
+        let check =
+            |name: &str, operand: AttentionOperand, rows: &Rows, of: DType, head_stride: Option<usize>| {
+                let has_heads =
+                    operand.1.dims()[1] == 1 || head_stride.is_none_or(|stride| rows.strides[1] == stride);
+                if operand.0.dtype() != of || rows.is_copy() || !has_heads {
+                    let got = operand.0.dtype();
+                    return Err(invalid(format!(
+                        "{op}: {name} must be {of:?} with dense, aligned heads, not {got:?} {:?}",
+                        operand.1
+                    )));
+                }
+                Ok(())
+            };
+        let projection = |name: &str, operand: AttentionOperand| {
+            let (expected, got) = ([1, key_heads, batches, width], operand.1);
+            if got.dims() != expected {
+                return Err(invalid(format!("{op}: {name} must be {expected:?}, not {got:?}")));
+            }
             let rows = aligned_rows(op, operand)?;
-            let has_heads =
-                operand.1.dims()[1] == 1 || head_stride.is_none_or(|stride| rows.strides[1] == stride);
-            if operand.0.dtype() != of || rows.is_copy() || !has_heads {
-                let got = operand.0.dtype();
-                return Err(invalid(format!(
-                    "{op}: {name} must be {of:?} with dense, aligned heads, not {got:?} {:?}",
-                    operand.1
-                )));
-            }
-            Ok(rows)
+            check(name, operand, &rows, of_rows, Some(width)).map(|()| rows)
         };
-        for (name, operand) in [("appended keys", self.k), ("appended values", self.v)] {
-            if operand.1.dims() != [1, key_heads, batches, width] {
-                return Err(invalid(format!(
-                    "{op}: {name} must be {:?}, not {:?}",
-                    [1, key_heads, batches, width],
-                    operand.1
-                )));
-            }
-        }
-        rows_of("queries", q, of_rows, Some(width))?;
-        rows_of("keys", k, dtype, None)?;
-        rows_of("values", v, dtype, None)?;
+        check("queries", q, q_rows, of_rows, Some(width))?;
+        check("keys", k, k_rows, dtype, None)?;
+        check("values", v, v_rows, dtype, None)?;
         let none = DevicePtr::NULL;
         let bias = self.bias.map_or(Ok(none), |bias| address("bias", bias, of_rows, &[all]))?;
         let (norms, eps) = match self.norms {
@@ -164,8 +163,8 @@ impl<'a> AppendedHeads<'a> {
         let angle = |operand| address("cos and sin", operand, DType::F32, &[positions, pairs]);
         let number = |name, operand| address(name, operand, DType::U32, &[batches]);
         Ok(Appended {
-            k: rows_of("appended keys", self.k, of_rows, Some(width))?,
-            v: rows_of("appended values", self.v, of_rows, Some(width))?,
+            k: projection("appended keys", self.k)?,
+            v: projection("appended values", self.v)?,
             bias,
             norms,
             eps,
