@@ -9,8 +9,9 @@ struct NothingAppended {
     static constexpr bool IS_PRESENT = false;
 };
 
-// Projections to one query row, key and value of each sequence, with biases and weights of norms: all of T, or all f32.
-template <typename T>
+// Projections to one query row, key and value of each sequence, with biases and weights of norms: all of T, or all f32. The
+// cache stores S.
+template <typename T, typename S = T>
 struct AppendedRows {
     static constexpr bool IS_PRESENT = true;
     // Columns of a lane, and packs of them.
@@ -102,8 +103,9 @@ struct AppendedRows {
         } else {
 #pragma unroll
             for (unsigned int i = 0; i < COLUMNS; ++i) {
-                const float product = others[i] * angles.sin[i];
-                x[i] = x[i] * angles.cos[i] + (column < pairs ? -product : product);
+                const float c = angles.cos[i], s = angles.sin[i];
+                // Rounded as in kvcache.cu.
+                x[i] = column < pairs ? x[i] * c - others[i] * s : others[i] * s + x[i] * c;
             }
         }
     }
@@ -148,12 +150,14 @@ struct AppendedRows {
         }
     }
 
-    // Prepares lines in LDS: the queries of the workgroup, then the sequence's key and value. Also writes key and value to their
-    // slot of the cache if `writes`. A group of lanes prepares a line. Ends with a barrier.
+    // Prepares lines in LDS: the queries of the workgroup, then the sequence's key and value, which are encoded with the pair
+    // `scales` for an encoded cache. Also writes key and value to their slot of the cache if `writes`. A group of lanes prepares a
+    // line. Ends with a barrier.
     template <unsigned int LINES, unsigned int WIDTH>
-    __device__ __forceinline__ void prepare_lines(T (&line)[LINES][WIDTH], const Task<T> &task, const Angles &angles,
-                                            unsigned int rows, unsigned int lanes, uint32_t slot, bool writes) const {
-        const Sequence<T> &sequence = task.sequence;
+    __device__ __forceinline__ void prepare_lines(T (&line)[LINES][WIDTH], __nv_bfloat16 (&scales)[2], const Task<T, S> &task,
+                                            const Angles &angles, unsigned int rows, unsigned int lanes, uint32_t slot,
+                                            bool writes) const {
+        const Sequence<T, S> &sequence = task.sequence;
         const unsigned int lane = threadIdx.x % lanes, group = threadIdx.x / lanes, groups = blockDim.x / lanes;
         const unsigned int column = lane * COLUMNS, width = sequence.width, row = task.query_start;
         const unsigned int sharing = sequence.rows, key_heads = task.key_heads, heads = sharing * key_heads;
@@ -168,13 +172,42 @@ struct AppendedRows {
             const unsigned int place = is_value ? heads + key_heads + task.key_head : is_key ? heads + task.key_head : head;
             Columns x;
             prepare_head(x, from, element, (size_t)place * width, is_key ? k_norm : q_norm, angles, column, lanes, width, is_value);
+            uint32_t magnitude = 0;
+            if constexpr (IS_ENCODED<S>) {
+#pragma unroll
+                for (const float value : x) {
+                    magnitude = max(magnitude, Encoding<T>::magnitude(value));
+                }
+                magnitude = largest_of_lanes(column < width ? magnitude : 0, lanes);
+            }
             if (number >= LINES || column >= width) {
                 continue;
             }
-            const KeyRows<T> &cache = is_value ? sequence.v : sequence.k;
+            const KeyRows<S> &cache = is_value ? sequence.v : sequence.k;
             const unsigned int page = cache.page.quotient(slot);
-            T *const stored = const_cast<T *>(cache.first) + (size_t)page * cache.page_stride +
+            S *const stored = const_cast<S *>(cache.first) + (size_t)page * cache.page_stride +
                               (size_t)(slot - page * cache.page.by) * cache.stride + column;
+            if constexpr (IS_ENCODED<S>) {
+                if (is_key || is_value) {
+                    const Encoding<T> encoding(magnitude, IS_FP8<S>);
+                    EncodedBytes codes;
+#pragma unroll
+                    for (unsigned int i = 0; i < COLUMNS; ++i) {
+                        codes.set(i, encoding.encode(x[i]));
+                    }
+                    codes.write((uint8_t *)line[number] + column);
+                    if (writes) {
+                        codes.write((uint8_t *)stored);
+                    }
+                    if (lane == 0) {
+                        scales[is_value] = encoding.scale;
+                        if (writes) {
+                            sequence.k.scales.write(slot, is_value, encoding.scale);
+                        }
+                    }
+                    continue;
+                }
+            }
 #pragma unroll
             for (unsigned int p = 0; p < PACKS; ++p) {
                 Pack<T, N> pack;
@@ -183,8 +216,10 @@ struct AppendedRows {
                     pack.set(i, static_cast<T>(x[p * N + i]));
                 }
                 pack.write(line[number] + column + p * N);
-                if (writes && number >= LINES - 2) {
-                    pack.write(stored + p * N);
+                if constexpr (!IS_ENCODED<S>) {
+                    if (writes && number >= LINES - 2) {
+                        pack.write(stored + p * N);
+                    }
                 }
             }
         }

@@ -111,6 +111,8 @@ template <typename S, unsigned int BATCHES, bool = IS_ENCODED<S>>
 struct LaneScales {
     template <typename K, typename N>
     __device__ __forceinline__ void read(const KeyRows<S> &, N, K) {}
+    template <typename K>
+    __device__ __forceinline__ void replace(uint32_t, K) {}
     __device__ __forceinline__ float key(float score, unsigned int) const { return score; }
     __device__ __forceinline__ float value(float weight, unsigned int) const { return weight; }
 };
@@ -125,6 +127,14 @@ struct LaneScales<S, BATCHES, true> {
         for (unsigned int b = 0; b < BATCHES; ++b) {
             const unsigned int at = key(b), number = min(page(b), rows.pages - 1);
             pairs[b] = rows.scales.pair((size_t)number * rows.page.by + (at - rows.page.quotient(at) * rows.page.by));
+        }
+    }
+    // Replaces the pairs of the batches for which `is_replaced(b)` is true.
+    template <typename K>
+    __device__ __forceinline__ void replace(uint32_t pair, K is_replaced) {
+#pragma unroll
+        for (unsigned int b = 0; b < BATCHES; ++b) {
+            pairs[b] = is_replaced(b) ? pair : pairs[b];
         }
     }
     __device__ __forceinline__ float key(float score, unsigned int b) const {
@@ -149,8 +159,9 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
     __shared__ float merged[WAVES][MERGED_ROWS][COLUMNS * 32];
     __shared__ SoftmaxState states[WAVES][ROWS];
     __shared__ bool is_last;
-    // Queries, and the appended key and value.
+    // Queries, and the appended key and value, with their scales if they are encoded.
     __shared__ alignas(16) T prepared[A::IS_PRESENT ? ROWS + 2 : 1][CANDLE_ATTENTION_DECODE_WIDTH];
+    __shared__ alignas(4) __nv_bfloat16 prepared_scales[2];
     CANDLE_BEGIN_NEXT_LAUNCH();
     bool waits_late = false;
     if constexpr (A::IS_PRESENT) {
@@ -169,6 +180,15 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
         }
         return;
     }
+    if constexpr (A::IS_PRESENT) {
+        // As the host has checked. Equal and known numbers take no further registers.
+        task.sequence.queries = 1;
+        task.sequence.value_width = task.sequence.width;
+        task.sequence.statistics = nullptr;
+        move_to_vector_register(task.sequence.k.page_stride);
+        task.sequence.v.page_stride = task.sequence.k.page_stride;
+        task.sequence.v.stride = task.sequence.k.stride;
+    }
     const Sequence<T, S> &sequence = task.sequence;
     const MaskParams &mask_params = task.mask_params;
     const unsigned int rows = min(ROWS, sequence.rows - task.first_row), thread = threadIdx.x;
@@ -184,24 +204,23 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
         return;
     }
 
-    // Index of the appended key, which is in LDS, and the end of the keys that are read from the cache.
-    unsigned int newest = ~0u, stored_end = task.end_key;
+    // End of the keys that are read from the cache. The appended key follows it, and is in LDS.
+    unsigned int stored_end = task.end_key;
     uint32_t slot = ~0u;
     bool has_slot = false;
     if constexpr (A::IS_PRESENT) {
         slot = appended.slot_of[task.query_start];
         has_slot = names_element(slot, sequence.k.pages * sequence.k.page.by, CANDLE_FAULT_CACHE);
-        if (has_slot && mask_params.keys > 0) {
-            newest = mask_params.keys - 1;
-            stored_end = min(stored_end, newest);
+        if (has_slot && stored_end > task.first_key) {
+            --stored_end;
         }
         // Without a slot, all keys are read, also those that earlier launches have appended.
-        if (newest == ~0u && waits_late) {
+        if (stored_end == task.end_key && waits_late) {
             CANDLE_WAIT_FOR_LAUNCHES();
             waits_late = false;
         }
-        move_to_vector_register(newest);
         move_to_vector_register(stored_end);
+        move_to_vector_register(partial);
         move_to_vector_register(task.key_heads);
         move_to_vector_register(task.sequence.first_head);
         move_to_vector_register(slot);
@@ -228,7 +247,9 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
     };
     const auto load_scales = [&](unsigned int tile) INLINE {
         const auto page = [&](unsigned int b) INLINE {
-            return BATCH_KEYS == 2 && own_key == 1 ? pages[b * BATCH_KEYS + BATCH_KEYS - 1] : pages[b * BATCH_KEYS];
+            // Both are read before one is selected, because an index known only at run time would move the array to memory.
+            const unsigned int first = pages[b * BATCH_KEYS], last = pages[b * BATCH_KEYS + BATCH_KEYS - 1];
+            return BATCH_KEYS == 2 && own_key == 1 ? last : first;
         };
         lane_scales.read(sequence.k, page, [&](unsigned int b) INLINE { return loaded_key(tile)(b * BATCH_KEYS + own_key); });
     };
@@ -276,13 +297,14 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
     if constexpr (A::IS_PRESENT) {
         keys = {};
         values = {};
+        lane_scales = {};
         load_first_tile();
         const auto angles = appended.angles(task.query_start, column);
         if (waits_late) {
             CANDLE_WAIT_FOR_LAUNCHES();
         }
         const bool writes = has_slot && part == 0 && task.first_row == 0;
-        appended.prepare_lines(prepared, task, angles, rows, lanes, slot, writes);
+        appended.prepare_lines(prepared, prepared_scales, task, angles, rows, lanes, slot, writes);
         read_queries([&](unsigned int row) INLINE { return prepared[row]; });
     } else {
         read_queries([&](unsigned int line) INLINE {
@@ -296,14 +318,17 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
     for (unsigned int tile = part; tile < tiles; tile += parts) {
         const unsigned int next = tile + parts;
         if constexpr (A::IS_PRESENT) {
-            if (newest != ~0u && tile == tiles - 1) {
+            if (stored_end != task.end_key && tile == tiles - 1) {
 #pragma unroll
                 for (unsigned int i = 0; i < KEYS; ++i) {
-                    if (opaque(key_of(tile, i)) == newest) {
-                        keys.replace(i, prepared[ROWS], column, sequence.width);
-                        values.replace(i, prepared[ROWS + 1], column, sequence.width);
+                    if (opaque(key_of(tile, i)) == stored_end) {
+                        keys.replace(i, (const S *)prepared[ROWS], column, sequence.width);
+                        values.replace(i, (const S *)prepared[ROWS + 1], column, sequence.width);
                     }
                 }
+                lane_scales.replace(*(const uint32_t *)prepared_scales, [&](unsigned int b) INLINE {
+                    return opaque(key_of(tile, b * BATCH_KEYS + own_key)) == stored_end;
+                });
             }
         }
         // Queries are converted again for each tile, which takes fewer registers.
@@ -492,58 +517,57 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
 }
 
 // The second bound is the number of workgroups per multiprocessor; AMD's compiler ignores it.
-#define ATTENTION_DECODE(T, T_NAME, ROWS)                                                                               \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 8 / ROWS) attention_decode_##ROWS##_##T_NAME(                      \
-        const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,              \
-        const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
-        const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
-        const unsigned int total_keys, const float *sinks, float *partial) {                                                                \
-        attention_decode<T, ROWS>(TASK_ARGUMENTS, partial);                                                             \
-    }
-// Attention that first appends a row of each sequence to the cache.
-#define ATTENTION_APPEND(T, T_NAME, ROWS, KEYS)                                                                         \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 8 / ROWS) attention_append_##ROWS##_##KEYS##_##T_NAME(   \
-        const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,              \
-        const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
-        const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
-        const unsigned int total_keys, const float *sinks, float *partial, const void *own_k,                           \
-        const void *own_v, const void *bias, const void *q_norm, const void *k_norm, const float *cos,                  \
-        const float *sin, const uint32_t *position_of, const uint32_t *slot_of, const unsigned int q_stride,            \
-        const unsigned int k_stride, const unsigned int v_stride, const unsigned int pairs,                             \
-        const unsigned int positions, const bool is_f32, const bool interleaved, const bool constant_history,           \
-        const float eps) {                                                                                              \
-        const AppendedRows<T> appended = {q, own_k, own_v, bias, q_norm, k_norm, cos, sin, position_of, slot_of,        \
-                                          q_stride, k_stride, v_stride, pairs, positions, is_f32, interleaved,          \
-                                          constant_history, eps};                                                       \
-        attention_decode<T, ROWS, T, AppendedRows<T>, KEYS>(TASK_ARGUMENTS, partial, nullptr, false, appended);            \
-    }
-// Attention over an encoded cache.
-#define ATTENTION_DECODE_ENCODED(T, T_NAME, S, S_NAME, ROWS)                                                            \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 8 / ROWS) attention_decode_##ROWS##_##T_NAME##_##S_NAME( \
+#define DECODE_KERNEL(NAME, T, S, ROWS, ...)                                                                            \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 8 / ROWS) NAME(                                          \
         const T *q, const S *k, const S *v, const T *mask, T *out, float *statistics, const float *slopes,              \
         const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
         const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
-        const unsigned int total_keys, const float *sinks, float *partial, ENCODED_PARAMETERS) {                        \
+        const unsigned int total_keys, const float *sinks, float *partial, ##__VA_ARGS__)
+#define ATTENTION_DECODE(T, T_NAME, ROWS)                                                                               \
+    DECODE_KERNEL(attention_decode_##ROWS##_##T_NAME, T, T, ROWS) {                                                     \
+        attention_decode<T, ROWS>(TASK_ARGUMENTS, partial);                                                             \
+    }
+// Attention over an encoded cache.
+#define ATTENTION_DECODE_ENCODED(T, T_NAME, S, S_NAME, ROWS)                                                            \
+    DECODE_KERNEL(attention_decode_##ROWS##_##T_NAME##_##S_NAME, T, S, ROWS, ENCODED_PARAMETERS) {                      \
         attention_decode<T, ROWS>(TASK_ARGUMENTS, partial, ENCODED_ARGUMENTS);                                          \
     }
-#define ATTENTION_DECODES_ENCODED(T, T_NAME)                \
-    ATTENTION_DECODE_ENCODED(T, T_NAME, Int8, int8, 4)      \
-    ATTENTION_DECODE_ENCODED(T, T_NAME, Int8, int8, 8)      \
-    ATTENTION_DECODE_ENCODED(T, T_NAME, Fp8, fp8, 4)        \
-    ATTENTION_DECODE_ENCODED(T, T_NAME, Fp8, fp8, 8)
 
+// Attention that first appends a row of each sequence to the cache.
+#define APPENDED_PARAMETERS                                                                                             \
+    const void *own_k, const void *own_v, const void *bias, const void *q_norm, const void *k_norm, const float *cos,   \
+        const float *sin, const uint32_t *position_of, const uint32_t *slot_of, const unsigned int q_stride,            \
+        const unsigned int k_stride, const unsigned int v_stride, const unsigned int pairs,                             \
+        const unsigned int positions, const bool is_f32, const bool interleaved, const bool constant_history,           \
+        const float eps
+#define APPENDED_ARGUMENTS                                                                                              \
+    q, own_k, own_v, bias, q_norm, k_norm, cos, sin, position_of, slot_of, q_stride, k_stride, v_stride, pairs,         \
+        positions, is_f32, interleaved, constant_history, eps
+#define ATTENTION_APPEND(T, T_NAME, ROWS, KEYS)                                                                         \
+    DECODE_KERNEL(attention_append_##ROWS##_##KEYS##_##T_NAME, T, T, ROWS, APPENDED_PARAMETERS) {                       \
+        const AppendedRows<T> appended = {APPENDED_ARGUMENTS};                                                          \
+        attention_decode<T, ROWS, T, AppendedRows<T>, KEYS>(TASK_ARGUMENTS, partial, nullptr, false, appended);         \
+    }
+#define ATTENTION_APPEND_ENCODED(T, T_NAME, S, S_NAME, ROWS, KEYS)                                                      \
+    DECODE_KERNEL(attention_append_##ROWS##_##KEYS##_##T_NAME##_##S_NAME, T, S, ROWS, ENCODED_PARAMETERS,               \
+                  APPENDED_PARAMETERS) {                                                                                \
+        const AppendedRows<T, S> appended = {APPENDED_ARGUMENTS};                                                       \
+        attention_decode<T, ROWS, S, AppendedRows<T, S>, KEYS>(TASK_ARGUMENTS, partial, ENCODED_ARGUMENTS, appended);   \
+    }
+
+// Kernels of 16-bit floats: all numbers of rows, and of keys of a group of lanes.
+#define FOR_SIZES(F, ...) F(__VA_ARGS__, 4, 2) F(__VA_ARGS__, 4, 4) F(__VA_ARGS__, 8, 2) F(__VA_ARGS__, 8, 4)
+#define ATTENTION_KERNELS_ENCODED(T, T_NAME, S, S_NAME)       \
+    ATTENTION_DECODE_ENCODED(T, T_NAME, S, S_NAME, 4)         \
+    ATTENTION_DECODE_ENCODED(T, T_NAME, S, S_NAME, 8)         \
+    FOR_SIZES(ATTENTION_APPEND_ENCODED, T, T_NAME, S, S_NAME)
+#define ATTENTION_KERNELS(T, T_NAME)                  \
+    ATTENTION_DECODE(T, T_NAME, 4)                    \
+    ATTENTION_DECODE(T, T_NAME, 8)                    \
+    FOR_SIZES(ATTENTION_APPEND, T, T_NAME)            \
+    ATTENTION_KERNELS_ENCODED(T, T_NAME, Int8, int8)  \
+    ATTENTION_KERNELS_ENCODED(T, T_NAME, Fp8, fp8)
 ATTENTION_DECODE(float, f32, 4)
-ATTENTION_DECODE(__half, f16, 4)
-ATTENTION_DECODE(__half, f16, 8)
-ATTENTION_DECODE(__nv_bfloat16, bf16, 4)
-ATTENTION_DECODE(__nv_bfloat16, bf16, 8)
-#define ATTENTION_APPENDS(T, T_NAME)  \
-    ATTENTION_APPEND(T, T_NAME, 4, 2) \
-    ATTENTION_APPEND(T, T_NAME, 4, 4) \
-    ATTENTION_APPEND(T, T_NAME, 8, 2) \
-    ATTENTION_APPEND(T, T_NAME, 8, 4)
 ATTENTION_APPEND(float, f32, 4, 4)
-ATTENTION_APPENDS(__half, f16)
-ATTENTION_APPENDS(__nv_bfloat16, bf16)
-ATTENTION_DECODES_ENCODED(__half, f16)
-ATTENTION_DECODES_ENCODED(__nv_bfloat16, bf16)
+ATTENTION_KERNELS(__half, f16)
+ATTENTION_KERNELS(__nv_bfloat16, bf16)

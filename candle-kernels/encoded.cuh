@@ -15,6 +15,8 @@ template <typename S> constexpr bool IS_ENCODED = false;
 template <> constexpr bool IS_ENCODED<Int8> = true;
 template <> constexpr bool IS_ENCODED<Fp8> = true;
 template <> constexpr bool IS_ENCODED<EncodedByte> = true;
+template <typename S> constexpr bool IS_FP8 = false;
+template <> constexpr bool IS_FP8<Fp8> = true;
 
 // Scales of rows; those of other caches have no elements.
 template <typename S, bool = IS_ENCODED<S>> struct RowScales {};
@@ -27,6 +29,9 @@ struct RowScales<S, true> {
     bool is_value, is_fp8;
 
     __device__ __forceinline__ uint32_t pair(size_t row) const { return first[row * stride]; }
+    __device__ __forceinline__ void write(size_t row, bool of_value, __nv_bfloat16 scale) const {
+        ((__nv_bfloat16 *)(first + row * stride))[of_value] = scale;
+    }
 };
 __device__ __forceinline__ float key_scale(uint32_t pair) { return candle_bits<float>(pair << 16); }
 __device__ __forceinline__ float value_scale(uint32_t pair) { return candle_bits<float>(pair & 0xffff0000); }
@@ -81,3 +86,41 @@ struct EncodedPack {
         return as_word(decoded<E>(bytes, i) * scale, decoded<E>(bytes, i + 1) * scale, T());
     }
 };
+
+// Returns the largest magnitude of a row, of which each of `lanes` lanes holds a part.
+__device__ __forceinline__ uint32_t largest_of_lanes(uint32_t magnitude, unsigned int lanes) {
+    return reduce_lanes(magnitude, lanes, [](uint32_t a, uint32_t b) INLINE { return max(a, b); });
+}
+
+// Scale of a row of an encoded cache, and its inverse. Elements are rounded to C before, which makes those out of its range
+// infinite.
+template <typename C>
+struct Encoding {
+    // Largest finite number of C.
+    static constexpr float LARGEST = 0x1.fep127f;
+    __nv_bfloat16 scale;
+    float inverse;
+    bool is_fp8;
+
+    // Returns the bits of an element's magnitude, of which those of NaN are the largest.
+    __device__ __forceinline__ static uint32_t magnitude(float value) {
+        return candle_bits<uint32_t>((float)(C)value) & 0x7fffffff;
+    }
+    // `magnitude` is the largest of the row.
+    __device__ __forceinline__ Encoding(uint32_t magnitude, bool is_fp8) : is_fp8(is_fp8) {
+        const float largest = candle_bits<float>(magnitude), steps = is_fp8 ? 448 : 127;
+        // A scale that is rounded up must not make the largest number infinite.
+        const float limited = fminf(largest / steps, LARGEST / steps * (1 - 0x1p-8f));
+        const bool is_finite = magnitude < 0x7f800000;
+        // Smaller rows are zero, whose inverse would not be finite.
+        const bool is_zero = limited < 1e-30f;
+        scale = (__nv_bfloat16)(!is_finite ? NAN : is_zero ? 0 : limited);
+        inverse = is_zero ? 0 : 1 / (float)scale;
+    }
+    __device__ __forceinline__ uint8_t encode(float value) const {
+        const float scaled = (float)(C)value * inverse;
+        const uint8_t fp8 = candle_bits<uint8_t>((__nv_fp8_e4m3)scaled);
+        return is_fp8 ? fp8 : (uint8_t)(int)(rintf(fminf(fmaxf(scaled, -127.0f), 127.0f)) + 128);
+    }
+};
+template <> constexpr float Encoding<__half>::LARGEST = 65504;

@@ -53,14 +53,6 @@ struct Pairs {
         return pairs;
     }
 
-    // Rounds to C.
-    template <typename C>
-    __device__ __forceinline__ void round() {
-#pragma unroll
-        for (float &value : of) {
-            value = (float)(C)value;
-        }
-    }
     // Calls `use` for each element.
     template <typename F>
     __device__ __forceinline__ void for_each(F use) const {
@@ -95,35 +87,6 @@ struct Pairs {
         y.write((uint8_t *)second);
     }
 };
-
-// Scale of a row of an encoded cache, and its inverse. Elements are rounded to C before, which makes those out of its range
-// infinite.
-template <typename C>
-struct Encoding {
-    // Largest finite number of C.
-    static constexpr float LARGEST = 0x1.fep127f;
-    __nv_bfloat16 scale;
-    float inverse;
-    bool is_fp8;
-
-    // `magnitude` holds the bits of the largest magnitude, of which those of NaN are the largest.
-    __device__ __forceinline__ Encoding(uint32_t magnitude, bool is_fp8) : is_fp8(is_fp8) {
-        const float largest = candle_bits<float>(magnitude), steps = is_fp8 ? 448 : 127;
-        // A scale that is rounded up must not make the largest number infinite.
-        const float limited = fminf(largest / steps, LARGEST / steps * (1 - 0x1p-8f));
-        const bool is_finite = magnitude < 0x7f800000;
-        // Smaller rows are zero, whose inverse would not be finite.
-        const bool is_zero = limited < 1e-30f;
-        scale = (__nv_bfloat16)(!is_finite ? NAN : is_zero ? 0 : limited);
-        inverse = is_zero ? 0 : 1 / (float)scale;
-    }
-    __device__ __forceinline__ uint8_t encode(float value) const {
-        const float scaled = value * inverse;
-        const uint8_t fp8 = candle_bits<uint8_t>((__nv_fp8_e4m3)scaled);
-        return is_fp8 ? fp8 : (uint8_t)(int)(rintf(fminf(fmaxf(scaled, -127.0f), 127.0f)) + 128);
-    }
-};
-template <> constexpr float Encoding<__half>::LARGEST = 65504;
 
 #define PARAMETERS(T, C, S)                                                                                               \
     const unsigned int rows, const unsigned int q_heads, const unsigned int kv_heads, const unsigned int width,        \
@@ -213,11 +176,9 @@ __device__ __forceinline__ void write_heads(PARAMETERS(T, C, S), __nv_bfloat16 *
             // Lanes of queries take part in the shuffles.
 #pragma unroll 1
             for (unsigned int unit = lane; unit < units; unit += lanes) {
-                P rounded = prepared(unit);
-                rounded.template round<C>();
-                rounded.for_each([&](float x) INLINE { magnitude = max(magnitude, candle_bits<uint32_t>(x) & 0x7fffffff); });
+                prepared(unit).for_each([&](float x) INLINE { magnitude = max(magnitude, Encoding<C>::magnitude(x)); });
             }
-            magnitude = reduce_lanes(magnitude, lanes, [](uint32_t a, uint32_t b) INLINE { return max(a, b); });
+            magnitude = largest_of_lanes(magnitude, lanes);
         }
         if (number >= heads || !is_stored) {
             continue;
@@ -233,8 +194,7 @@ __device__ __forceinline__ void write_heads(PARAMETERS(T, C, S), __nv_bfloat16 *
             if (!is_query) {
                 const Encoding<C> encoding(magnitude, is_fp8);
                 S *const to = (is_value ? values : keys) + cached * width;
-                write([&](P heads, unsigned int first, unsigned int second) INLINE {
-                    heads.template round<C>();
+                write([&](const P &heads, unsigned int first, unsigned int second) INLINE {
                     heads.write_encoded(to + first, to + second, [&](float x) INLINE { return encoding.encode(x); });
                 });
                 if (lane == 0) {

@@ -117,10 +117,21 @@ fn families() -> Vec<Family> {
             constant_history "true if no earlier launch of a captured graph writes operands other than projections, or \
              earlier rows of the cache";
         F32 => eps "summand of the mean square of the norms"];
+    let append_encoded = family(
+        "AttentionAppendEncoded",
+        "decode",
+        "attention_append_{rows}_{keys}_{dtype}_{encoding}",
+        "attention_append over an encoded cache, which also encodes the keys and values. `is_fp8` agrees with the kernel's encoding.",
+    );
     let partial = args![Pointer => partial "workspace for the partial results of several parts; may be null if there is one"];
     let sums = args![
         Pointer => partial "partial results of attention_rows";
         U32 => parts "number of parts", columns "value columns per workgroup of attention_rows"];
+    let shared = |name, values: &[_], shared| Axis { shared: Some(shared), ..names(name, values) };
+    let rows_of = |values: &[_]| shared("rows", values, "DecodeRows");
+    let keys_of = |values: &[_]| shared("keys", values, "DecodeKeys");
+    let encodings = || shared("encoding", &["int8", "fp8"], "DecodeEncoding");
+    let halves = || dtypes("dtype", &DTYPES[1..]);
     vec![
         attention(
             rows.over(widths(&["64", "128", "512"], &DTYPES[..1]))
@@ -129,28 +140,26 @@ fn families() -> Vec<Family> {
         ),
         attention(parts.over([dtypes("dtype", DTYPES)]), sums).block(ATTENTION_COLUMNS),
         attention(
-            decode
-                .over([names("rows", &["4"]), dtypes("dtype", DTYPES)])
-                .over([names("rows", &["8"]), dtypes("dtype", &DTYPES[1..])]),
+            decode.over([rows_of(&["4"]), dtypes("dtype", DTYPES)]).over([rows_of(&["8"]), halves()]),
             partial,
         ),
         attention(
-            append.over([names("rows", &["4"]), names("keys", &["4"]), dtypes("dtype", &DTYPES[..1])]).over(
-                [names("rows", &["4", "8"]), names("keys", &["2", "4"]), dtypes("dtype", &DTYPES[1..])],
-            ),
-            partial,
-        )
-        .takes(&[appended]),
-        attention(rows_encoded.over(widths(&["64", "128", "256"], &DTYPES[1..])), partial).takes(&[encoded]),
-        attention(
-            decode_encoded.over([
-                names("rows", &["4", "8"]),
-                dtypes("dtype", &DTYPES[1..]),
-                names("encoding", &["int8", "fp8"]),
+            append.over([rows_of(&["4"]), keys_of(&["4"]), dtypes("dtype", &DTYPES[..1])]).over([
+                rows_of(&["4", "8"]),
+                keys_of(&["2", "4"]),
+                halves(),
             ]),
             partial,
         )
-        .takes(&[encoded]),
+        .takes(&[appended]),
+        attention(
+            append_encoded.over([rows_of(&["4", "8"]), keys_of(&["2", "4"]), halves(), encodings()]),
+            partial,
+        )
+        .takes(&[encoded, appended]),
+        attention(rows_encoded.over(widths(&["64", "128", "256"], &DTYPES[1..])), partial).takes(&[encoded]),
+        attention(decode_encoded.over([rows_of(&["4", "8"]), halves(), encodings()]), partial)
+            .takes(&[encoded]),
         family(
             "GradientMeans",
             "gradients",

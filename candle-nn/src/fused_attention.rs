@@ -36,15 +36,16 @@ pub struct ScoreParams<'a> {
 }
 
 /// Appends one row of each sequence to the cache as [`CacheHeads::forward`] does, and computes the attention of its queries over
-/// the keys up to its own. Returns (sequences, heads, width), in the dtype of the cache. The slot of a row is that of the
-/// sequence's last key; without a slot, all keys are in the cache. A row must not be among the keys of another sequence, because
-/// the kernel writes and reads the cache at the same time.
+/// the keys up to its own. Returns (sequences, heads, width), in the dtype of the cache, or of the queries if it is encoded. The
+/// slot of a row is that of the sequence's last key; without a slot, all keys are in the cache. A row must not be among the keys
+/// of another sequence, because the kernel writes and reads the cache at the same time.
 ///
 /// Returns `None` without writing anything if no kernel supports the operands; then use [`CacheHeads::forward`] and attention.
 /// The kernels require:
 ///
 /// - a ROCm device and at least one row
-/// - a cache of f16, bf16 or f32, and projections of its dtype or f32
+/// - a cache of f16, bf16 or f32, or an encoded one with queries of f16 or bf16
+/// - projections in the dtype of the queries or f32
 /// - heads of up to 256 columns, in multiples of 8, and up to 16 query heads for each key head
 /// - rotated pairs in multiples of 8, or of 4 if they are interleaved
 /// - operands aligned to 16 bytes, and a number of slots that is a multiple of the page size

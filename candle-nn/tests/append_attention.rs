@@ -3,6 +3,7 @@
 mod common;
 
 use candle::{DType, Device, IndexOp, Result, Tensor, D};
+use candle_nn::encoded_cache::{CacheEncoding, CacheScales};
 use candle_nn::fused::{CacheHeads, HeadNorms, Rotary};
 use candle_nn::fused_attention::{append_and_attend, PagedSequences, ScoreParams};
 use candle_nn::ops::softmax_last_dim;
@@ -59,6 +60,8 @@ struct Operands {
     positions: Tensor,
     slots: Tensor,
     cache: [Tensor; 2],
+    /// Scales of an encoded cache, and the dtype of the queries.
+    scales: Option<(Tensor, DType)>,
     sinks: Tensor,
     ends: [Tensor; 2],
     table: Tensor,
@@ -101,6 +104,7 @@ impl Operands {
             positions: Tensor::new(positions, device).unwrap(),
             slots: Tensor::new(slots, device).unwrap(),
             cache: [1.0, 1.5].map(|limit| tensor(&[pages, PAGE, *key_heads, *width], dtype, limit)),
+            scales: None,
             sinks: tensor(&[*heads], DType::F32, 2.0),
             ends: [
                 Tensor::arange(0, rows as u32 + 1, device).unwrap(),
@@ -120,10 +124,28 @@ impl Operands {
             positions: f(&self.positions),
             slots: f(&self.slots),
             cache: self.cache.each_ref().map(f),
+            scales: self.scales.as_ref().map(|(scales, queries)| (f(scales), *queries)),
             sinks: f(&self.sinks),
             ends: self.ends.each_ref().map(f),
             table: f(&self.table),
         }
+    }
+
+    /// Encodes the cache.
+    fn encoded(mut self, encoding: CacheEncoding, queries: DType) -> Self {
+        let [keys, values] = self.cache.each_ref().map(|cache| encoding.encode(cache).unwrap());
+        let scales = Tensor::stack(&[keys.1, values.1], D::Minus1).unwrap();
+        self.scales = Some((scales, queries));
+        self.cache = [keys.0, values.0];
+        self
+    }
+
+    /// Decodes the cache to f32.
+    fn decoded(&self) -> [Tensor; 2] {
+        let (scales, _) = self.scales.as_ref().unwrap();
+        [0, 1].map(|which| {
+            CacheEncoding::decode(&self.cache[which], &scales.i((.., .., .., which)).unwrap()).unwrap()
+        })
     }
 
     /// Calls `f` with the heads.
@@ -143,7 +165,7 @@ impl Operands {
             slots: &self.slots,
             keys: &self.cache[0],
             values: &self.cache[1],
-            scales: None,
+            scales: self.scales.as_ref().map(|(scales, queries)| CacheScales { scales, queries: *queries }),
         })
     }
 
@@ -168,8 +190,12 @@ impl Operands {
 
     /// Computes the step with separate operations, which also write the cache.
     fn separate(&self, case: &Case) -> Result<Tensor> {
+        self.attend(case, &self.with_heads(case, |heads| heads.forward_separately())?)
+    }
+
+    /// Computes attention of queries over a cache of floats.
+    fn attend(&self, case: &Case, q: &Tensor) -> Result<Tensor> {
         let Case { heads, key_heads, width, .. } = *case;
-        let q = self.with_heads(case, |heads| heads.forward_separately())?;
         let mut rows = Vec::new();
         for (row, &keys) in case.keys.iter().enumerate() {
             let first = case.window.map_or(0, |window| (keys - 1).saturating_sub(window));
@@ -221,6 +247,40 @@ fn check_rows(case: &Case, rows: DType, dtype: DType) {
     for (got, expected) in on.cache.iter().zip(&exact.cache) {
         assert_close(got, expected, tolerance, &what);
     }
+}
+
+/// Compares an encoded cache with that of the launch that only writes it, and attention with that over the decoded cache in f32
+/// on the CPU.
+#[track_caller]
+fn check_encoded(case: &Case, rows: DType, queries: DType, encoding: CacheEncoding) {
+    let what = format!("{case:?} {rows:?} {queries:?} {encoding:?}");
+    let device = rocm_alone();
+    let mut host = Operands::new(case, rows).encoded(encoding, queries);
+    if case.normed {
+        // The sums of such squares are exact, so that their order does not matter.
+        let sixteenths = |x: &Tensor| (x * 16.0)?.round()? * (1.0 / 16.0);
+        host.joined = sixteenths(&host.joined).unwrap();
+        host.bias = sixteenths(&host.bias).unwrap();
+    }
+    let [on, separate] = [(); 2].map(|()| host.map(|tensor| tensor.to_device(&device)));
+    let before = device.as_rocm_device().unwrap().kernels_launched();
+    let got = on.fused(case).unwrap().expect("a kernel");
+    let made = device.as_rocm_device().unwrap().kernels_launched() - before;
+    assert_eq!((made, got.dtype()), (1, queries), "{what}");
+    let q = separate.with_heads(case, |heads| heads.forward()).unwrap();
+    let [on, separate] = [on, separate].map(|of| of.map(|tensor| tensor.to_device(&Device::Cpu)));
+    // No kernel only writes rows of f32 with queries of bf16.
+    if (rows, queries) != (DType::F32, DType::BF16) {
+        for (got, expected) in on.cache.iter().zip(&separate.cache) {
+            assert_close(got, expected, 0.0, &what);
+        }
+        let [got, expected] = [&on, &separate].map(|of| &of.scales.as_ref().unwrap().0);
+        assert_close(got, expected, 0.0, &what);
+    }
+    let exact = Operands { cache: on.decoded(), ..host };
+    let q = q.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
+    let expected = exact.attend(case, &q).unwrap();
+    assert_close(&got, &expected, tolerance(queries), &what);
 }
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
@@ -275,6 +335,51 @@ fn widths_groups_and_scores_of_all_kinds_are_appended() {
         check(&case, DType::F32);
         check_rows(&case, DType::F32, DType::F16);
         check_rows(&case, DType::F32, DType::BF16);
+    }
+}
+
+/// A key that is alone, or in a window of its own, shows that attention takes its decoded value.
+#[test]
+fn encoded_rows_are_appended_and_attended_in_one_launch() {
+    const F16: DType = DType::F16;
+    for encoding in [CacheEncoding::Int8, CacheEncoding::Fp8] {
+        for case in [
+            Case::default(),
+            Case { interleaved: true, biased: true, ..Case::default() },
+            Case { normed: true, biased: true, width: 128, pairs: 64, ..Case::default() },
+            // Each kind of workgroups, with one tile of keys and several.
+            Case { keys: vec![1300], heads: 8, key_heads: 1, ..Case::default() },
+            Case { keys: vec![1300, 257], heads: 8, key_heads: 1, ..Case::default() },
+            Case { keys: vec![690, 257], heads: 4, key_heads: 1, width: 128, pairs: 64, ..Case::default() },
+            Case { keys: vec![300; 48], width: 8, pairs: 4, interleaved: true, ..Case::default() },
+            Case { without_slot: Some(1), constant_history: true, has_sinks: true, ..Case::default() },
+        ] {
+            check_encoded(&case, F16, F16, encoding);
+            check_encoded(&case, DType::BF16, DType::BF16, encoding);
+        }
+        for case in [
+            Case { heads: 16, key_heads: 1, keys: vec![33], ..Case::default() },
+            // More query heads than lane groups, with a width that is no power of two.
+            Case { width: 96, pairs: 24, heads: 9, key_heads: 3, normed: true, ..Case::default() },
+            Case {
+                width: 256,
+                pairs: 128,
+                normed: true,
+                biased: true,
+                keys: vec![1, 2, 3],
+                ..Case::default()
+            },
+            Case { width: 256, pairs: 32, heads: 9, key_heads: 1, keys: vec![500], ..Case::default() },
+            Case { window: Some(0), keys: vec![1, 50], ..Case::default() },
+            Case { window: Some(20), softcap: Some(3.0), keys: vec![150, 9], ..Case::default() },
+        ] {
+            check_encoded(&case, F16, F16, encoding);
+            check_encoded(&case, DType::F32, F16, encoding);
+            check_encoded(&case, DType::F32, DType::BF16, encoding);
+        }
+        let host = Operands::new(&Case::default(), DType::F32).encoded(encoding, DType::F32);
+        let on = host.map(|tensor| tensor.to_device(&rocm_alone()));
+        assert!(on.fused(&Case::default()).unwrap().is_none(), "{encoding:?}: no kernel has queries of f32");
     }
 }
 

@@ -290,13 +290,18 @@ fn appended_rows(device: &Device) -> Result<()> {
     let (zero, one_row) = (Tensor::zeros(1, U32, device)?, Tensor::new(&[0u32, 1], device)?);
     let block_table = &zero.reshape((1, 1))?;
     let scores = ScoreParams { scale: 1.0, softcap: None, window: None, sinks: None };
-    for dtype in [BF16, F16, F32] {
-        let (keys, values) = (on(device, &[1, 16, 1, 8], dtype)?, on(device, &[1, 16, 1, 8], dtype)?);
+    let pair = Tensor::zeros((1, 16, 1, 2), BF16, device)?;
+    let of_floats = [BF16, F16, F32].map(|dtype| (dtype, dtype));
+    let encoded = [BF16, F16].into_iter().flat_map(|dtype| [(dtype, U8), (dtype, F8E4M3)]);
+    for (dtype, cache) in of_floats.into_iter().chain(encoded) {
+        let [keys, values] = [(); 2].map(|()| Tensor::zeros((1, 16, 1, 8), cache, device));
+        let (keys, values) = (keys?, values?);
         let (k, v) = (&on(device, &[1, 8], dtype)?, &on(device, &[1, 8], dtype)?);
+        let scales = (cache != dtype).then_some(CacheScales { scales: &pair, queries: dtype });
         for (heads, max_keys) in [(1, 16), (8, 2048), (1, 4096), (8, 8192)] {
             let q = &on(device, &[1, heads * 8], dtype)?;
             let (positions, slots, keys, values) = (&zero, &zero, &keys, &values);
-            let (bias, norms, scales) = (None, None, None);
+            let (bias, norms) = (None, None);
             let heads =
                 fused::CacheHeads { q, k, v, bias, norms, rotary, positions, slots, keys, values, scales };
             let (cu_rows, cu_keys, page_size, constant_history) = (&one_row, &one_row, 16, false);

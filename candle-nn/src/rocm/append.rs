@@ -20,12 +20,13 @@ pub fn append_and_attend(
 ) -> Result<Option<Tensor>> {
     let sizes = op.sizes()?;
     let (rows, heads, key_heads, width) = (sizes.rows, sizes.heads, sizes.key_heads, sizes.width);
-    let (cache, dtype) = (op.keys.dtype(), op.q.dtype());
+    let (cache, dtype, of_attention) = (op.keys.dtype(), op.q.dtype(), op.queries_dtype());
     let interleaved = op.rotary.interleaved;
     let sharing = heads.checked_div(key_heads).unwrap_or(0);
-    let has_kernel = AppendedHeads::has_kernel(cache, width, sharing, sizes.pairs, interleaved)
+    let has_kernel = AppendedHeads::has_kernel(of_attention, width, sharing, sizes.pairs, interleaved)
         && [op.k, op.v].iter().all(|x| x.dtype() == dtype)
-        && (dtype == cache || dtype == DType::F32)
+        && (dtype == of_attention || dtype == DType::F32)
+        && (op.scales.is_none() || of_attention != DType::F32)
         && sharing * key_heads == heads
         && rows > 0
         && over.page_size > 0
@@ -76,7 +77,11 @@ pub fn append_and_attend(
         }
         None => None,
     };
+    let dims = [sizes.slots / page, page, key_heads, 2];
+    let scales = op.scales.map(|scales| scales.scales.reshape(&dims)).transpose()?;
+    let scales = scales.as_ref().map(|scales| Operand::of(OP, "scales", scales));
     let append = AppendedHeads {
+        dtype: of_attention,
         k: (k.storage(x)?, k_rows),
         v: (v.storage(x)?, v_rows),
         bias: bias.as_ref().map(|bias| bias.of_attention(x)).transpose()?,
@@ -100,6 +105,7 @@ pub fn append_and_attend(
             max_keys: over.max_keys,
         }),
         pages: Some(table.of_attention(x)?),
+        scales: scales.as_ref().map(|scales| scales.of_attention(x)).transpose()?,
         append: Some(append),
         ..Attention::default()
     };

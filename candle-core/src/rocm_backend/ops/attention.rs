@@ -5,8 +5,7 @@
 //! workgroups to fill the GPU, the keys are split between workgroups, too.
 use super::attention_append::{Appended, AppendedHeads};
 use super::attention_encoded::{
-    check_encoded, decode_kernel, encoded_rows, sequences_to_decode, DecodedCache, EncodedCache,
-    ENCODED_WIDTHS,
+    check_encoded, encoded_rows, sequences_to_decode, DecodedCache, EncodedCache, ENCODED_WIDTHS,
 };
 use super::attention_plan::{columns, Plan, Sizes};
 use super::attention_rows::{aligned_rows, invalid, AttentionOperand, Rows};
@@ -17,9 +16,9 @@ use crate::rocm_backend::storage::{element, RocmStorage};
 use crate::rocm_backend::{RocmError, Strided};
 use crate::{DType, Layout, Result, RocmDevice, Shape};
 use hip_kernels::contract::{
-    dim_word, AttentionAppend, AttentionAppendKeys, AttentionAppendRows, AttentionDecode,
-    AttentionDecodeEncoded, AttentionDecodeRows, AttentionParts, AttentionRows, AttentionRowsEncoded,
-    AttentionRowsWidth, DevicePtr, KernelOf, ATTENTION_COLUMNS, ATTENTION_ROWS, BLOCK, PACK_BYTES,
+    dim_word, AttentionAppend, AttentionAppendEncoded, AttentionDecode, AttentionDecodeEncoded,
+    AttentionParts, AttentionRows, AttentionRowsEncoded, AttentionRowsWidth, DecodeEncoding, DecodeKeys,
+    DecodeRows, DevicePtr, KernelOf, ATTENTION_COLUMNS, ATTENTION_ROWS, BLOCK, PACK_BYTES,
 };
 
 /// Head widths that have kernels of attention_rows, some of them only for 16-bit dtypes; other widths use the next larger
@@ -65,7 +64,7 @@ pub struct Attention<'a> {
     /// Scores of sinks, f32 (heads): a further key that all queries of a head see, whose value is zero. Softcap, window and
     /// mask do not change its score.
     pub sinks: Option<AttentionOperand<'a>>,
-    /// Bias that is added to the scores (batch, heads, queries, keys), in the dtype of q, or of the cache if rows are appended,
+    /// Bias that is added to the scores (batch, heads, queries, keys), in the dtype of q, or of attention if rows are appended,
     /// with any strides.
     pub mask: Option<AttentionOperand<'a>>,
     /// Ranges of positions, i32 (batch, n, 2) as [start, end), that attend to each other regardless of the window.
@@ -80,7 +79,7 @@ pub struct Attention<'a> {
     /// with rows that are dense, either E4M3 or u8, which are integers plus 128; queries are f16 or bf16.
     pub scales: Option<AttentionOperand<'a>>,
     /// Projections of the step's rows, which are appended to the cache first; `q` is then a projection, too. Keys and values are
-    /// in pages, with one row for each sequence.
+    /// in pages with equal strides, with one row for each sequence, and `statistics` is false.
     pub append: Option<AppendedHeads<'a>>,
     /// If true, returns the log-sum-exp of the scores, which gradients need, and sets rows that belong to no sequence
     /// to zero. Otherwise these rows are not written.
@@ -114,8 +113,7 @@ impl Attention<'_> {
         v: AttentionOperand,
         out: &Layout,
     ) -> Result<AttentionOutput> {
-        // Projections may have another dtype than the cache.
-        let dtype = if self.append.is_some() { k.0.dtype() } else { q.0.dtype() };
+        let dtype = self.dtype(q.0);
         let device = q.0.device();
         if !matches!(dtype, DType::F16 | DType::BF16 | DType::F32) {
             return Err(crate::Error::UnsupportedDTypeForOp(dtype, op).bt());
@@ -149,7 +147,8 @@ impl Attention<'_> {
         let is_fp8 = k.0.dtype() == DType::F8E4M3;
         let (q_rows, k_rows, v_rows) = (aligned_rows(op, q)?, of_cache(k)?, of_cache(v)?);
         let operands = [(q, &q_rows), (k, &k_rows), (v, &v_rows)];
-        let appended = self.append.map(|append| append.arguments(op, operands, &sizes)).transpose()?;
+        let appended = self.append.map(|append| append.arguments(op, operands, &sizes, self.statistics));
+        let appended = appended.transpose()?;
         let launch = Launch {
             attention: self,
             op,
@@ -173,6 +172,11 @@ impl Attention<'_> {
         let mut dense = unsafe { RocmStorage::alloc(device, dtype, all_rows * sizes.value_width, op)? };
         dst.copy2d(&mut dense, all_rows, sizes.value_width, padded, sizes.value_width, 0, 0)?;
         Ok(AttentionOutput { out: dense, statistics })
+    }
+
+    /// Returns the dtype in which queries, keys and values are multiplied; projections may have another.
+    fn dtype(&self, q: &RocmStorage) -> DType {
+        self.append.map_or(q.dtype(), |append| append.dtype)
     }
 
     /// Returns the window as passed to kernels.
@@ -269,15 +273,14 @@ impl Attention<'_> {
         };
         let any = usize::MAX;
         let Sizes { batches, heads, queries, keys, .. } = *sizes;
-        let is_encoded = self.scales.is_some();
+        let (dtype, is_encoded) = (self.dtype(q), self.scales.is_some());
         if is_encoded {
-            check_encoded(op, (q.dtype(), k.dtype()), sizes, self.pages.is_some())?;
+            check_encoded(op, (dtype, k.dtype()), sizes, self.pages.is_some())?;
         }
-        let mask_of = if self.append.is_some() { k } else { q };
-        let keys_of = if is_encoded { k } else { mask_of };
-        let pairs = [Some((keys_of, k)), Some((keys_of, v)), self.mask.map(|(mask, _)| (mask_of, mask))];
+        let of_keys = if is_encoded { k.dtype() } else { dtype };
+        let pairs = [Some((of_keys, k)), Some((of_keys, v)), self.mask.map(|(mask, _)| (dtype, mask))];
         for (lhs, rhs) in pairs.into_iter().flatten() {
-            let (lhs, rhs) = (lhs.dtype(), rhs.dtype());
+            let rhs = rhs.dtype();
             if lhs != rhs {
                 return Err(crate::Error::DTypeMismatchBinaryOp { lhs, rhs, op }.bt());
             }
@@ -285,7 +288,7 @@ impl Attention<'_> {
         expect("scales", &self.scales, &[DType::BF16], &[sizes.pages, sizes.page, sizes.key_heads, 2])?;
         expect("slopes", &self.slopes, &[DType::F32], &[heads])?;
         expect("sinks", &self.sinks, &[DType::F32], &[heads])?;
-        expect("masks", &self.mask, &[mask_of.dtype()], &[batches, heads, queries, keys])?;
+        expect("masks", &self.mask, &[dtype], &[batches, heads, queries, keys])?;
         expect("ranges", &self.ranges, &[DType::I32], &[batches, any, 2])?;
         expect("page tables", &self.pages, &[DType::U32, DType::I32], &[batches, any])?;
         let lengths = self.sequences.as_ref().map(|s| [s.queries, s.keys]);
@@ -356,7 +359,7 @@ impl Launch<'_> {
         statistics: Option<DevicePtr>,
     ) -> Result<()> {
         let (op, whole, sizes) = (self.op, self.attention, &self.sizes);
-        let is_plain = whole.mask.is_none() && whole.ranges.is_none();
+        let is_plain = whole.mask.is_none() && whole.ranges.is_none() && self.appended.is_none();
         let (Some(scales), Some(sequences), Some(pages), true) =
             (whole.scales, &whole.sequences, whole.pages, is_plain)
         else {
@@ -496,46 +499,57 @@ impl Launch<'_> {
                 }
             };
         }
+        let decode_rows = if rows == 4 { DecodeRows::R4 } else { DecodeRows::R8 };
+        let encoding = if is_fp8 { DecodeEncoding::Fp8 } else { DecodeEncoding::Int8 };
         if let Some(appended) = &self.appended {
-            let rows = if rows == 4 { AttentionAppendRows::R4 } else { AttentionAppendRows::R8 };
-            let keys = if keys == 2 { AttentionAppendKeys::K2 } else { AttentionAppendKeys::K4 };
-            let kernel = found(of.and_then(|of| AttentionAppend::kernel(rows, keys, of)), op, self.dtype)?;
+            let keys = if keys == 2 { DecodeKeys::K2 } else { DecodeKeys::K4 };
             let Appended { k, v, norms: [q_norm, k_norm], angles: [cos, sin], .. } = appended;
-            let arguments = arguments!(AttentionAppend {
-                own_k: k.at,
-                own_v: v.at,
-                bias: appended.bias,
-                q_norm: *q_norm,
-                k_norm: *k_norm,
-                cos: *cos,
-                sin: *sin,
-                position_of: appended.positions,
-                slot_of: appended.slots,
-                q_stride: q.strides[2] as u32,
-                k_stride: k.strides[2] as u32,
-                v_stride: v.strides[2] as u32,
-                pairs: appended.pairs as u32,
-                positions: appended.rows as u32,
-                is_f32: appended.is_f32,
-                interleaved: appended.interleaved,
-                // Copies of operands are launches of the same graph.
-                constant_history: appended.constant_history && copies.is_empty(),
-                eps: appended.eps,
-            });
-            // SAFETY: `AppendedHeads::arguments` checked shapes, dtypes and alignment, and its limits select a plan of
-            // attention_decode. The kernel checks lengths, pages, positions and slots. `partial` has space for all parts.
-            return unsafe { device.launch_overlapping(kernel, config, &arguments) };
+            macro_rules! launch {
+                ($kernel:ident($($encoding:ident)?) { $($extra:ident),* }) => {{
+                    let kernel = of.and_then(|of| $kernel::kernel(decode_rows, keys, of, $($encoding)?));
+                    let arguments = arguments!($kernel {
+                        own_k: k.at,
+                        own_v: v.at,
+                        bias: appended.bias,
+                        q_norm: *q_norm,
+                        k_norm: *k_norm,
+                        cos: *cos,
+                        sin: *sin,
+                        position_of: appended.positions,
+                        slot_of: appended.slots,
+                        q_stride: q.strides[2] as u32,
+                        k_stride: k.strides[2] as u32,
+                        v_stride: v.strides[2] as u32,
+                        pairs: appended.pairs as u32,
+                        positions: appended.rows as u32,
+                        is_f32: appended.is_f32,
+                        interleaved: appended.interleaved,
+                        // Copies of operands are launches of the same graph.
+                        constant_history: appended.constant_history && copies.is_empty(),
+                        eps: appended.eps,
+                        $($extra),*
+                    });
+                    // SAFETY: `AppendedHeads::arguments` checked shapes, dtypes and alignment, and its limits select a plan of
+                    // attention_decode. The kernel checks lengths, pages, positions and slots. `partial` has space for all
+                    // parts.
+                    unsafe { device.launch_overlapping(found(kernel, op, self.dtype)?, config, &arguments) }
+                }};
+            }
+            return match is_encoded {
+                true => launch!(AttentionAppendEncoded(encoding) { scales, is_fp8 }),
+                false => launch!(AttentionAppend() {}),
+            };
         }
         if is_decode && is_encoded {
-            let kernel = found(of.and_then(|of| decode_kernel(rows, of, is_fp8)), op, self.dtype)?;
+            let kernel = of.and_then(|of| AttentionDecodeEncoded::kernel(decode_rows, of, encoding));
+            let kernel = found(kernel, op, self.dtype)?;
             let arguments = arguments!(AttentionDecodeEncoded { scales, is_fp8 });
             // SAFETY: the layouts were checked against their buffers and each other; the kernel checks lengths and pages.
             // `partial` has space for all parts, and the module's counters suffice for the grid.
             return unsafe { device.launch_overlapping(kernel, config, &arguments) };
         }
         if is_decode {
-            let rows = if rows == 4 { AttentionDecodeRows::R4 } else { AttentionDecodeRows::R8 };
-            let kernel = found(of.and_then(|of| AttentionDecode::kernel(rows, of)), op, self.dtype)?;
+            let kernel = found(of.and_then(|of| AttentionDecode::kernel(decode_rows, of)), op, self.dtype)?;
             // SAFETY: as above.
             return unsafe { device.launch_overlapping(kernel, config, &arguments!(AttentionDecode {})) };
         }

@@ -22,9 +22,12 @@ pub struct AppendedNorms<'a> {
 
 /// Projections of one row for each sequence, which attention prepares and appends to the cache before it reads it: adds biases,
 /// normalizes and rotates the heads of queries and keys, and writes keys and values. Operands are contiguous unless
-/// stated otherwise. Those of floats all have the dtype of the cache, or all are f32, if none is stated.
+/// stated otherwise. Those of floats all have the dtype of attention, or all are f32, if none is stated.
 #[derive(Clone, Copy)]
 pub struct AppendedHeads<'a> {
+    /// Dtype of attention: that of the cache, or of an encoded cache f16 or bf16, to which keys and values are rounded before
+    /// they are encoded.
+    pub dtype: DType,
     /// Projections to keys (1, key heads, rows, width), with any strides but dense heads.
     pub k: AttentionOperand<'a>,
     /// Projections to values, in the shape of `k`.
@@ -68,9 +71,9 @@ pub(super) struct Appended {
 }
 
 impl<'a> AppendedHeads<'a> {
-    /// Returns true if there is a kernel for a cache of `dtype` (f16, bf16 or f32), heads of `width` columns (a multiple of 8, up
-    /// to 256), `sharing` query heads for each key head (up to 16), and `pairs` rotated pairs (a multiple of 8, or of 4 if they are
-    /// interleaved).
+    /// Returns true if there is a kernel for attention in `dtype` (f16, bf16, or f32 without an encoding), heads of `width`
+    /// columns (a multiple of 8, up to 256), `sharing` query heads for each key head (up to 16), and `pairs` rotated pairs (a
+    /// multiple of 8, or of 4 if they are interleaved).
     pub fn has_kernel(dtype: DType, width: usize, sharing: usize, pairs: usize, interleaved: bool) -> bool {
         matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
             && width.is_multiple_of(COLUMNS)
@@ -93,9 +96,10 @@ impl<'a> AppendedHeads<'a> {
         op: &'static str,
         [(q, q_rows), (k, k_rows), (v, v_rows)]: [(AttentionOperand, &Rows); 3],
         sizes: &Sizes,
+        has_statistics: bool,
     ) -> Result<Appended> {
         let Sizes { heads, key_heads, queries, width, value_width, batches, page, .. } = *sizes;
-        let (dtype, of_rows) = (k.0.dtype(), q.0.dtype());
+        let (dtype, of_rows) = (self.dtype, q.0.dtype());
         let (positions, pairs) = self.cos.1.shape().dims2()?;
         let sharing = heads / key_heads;
         if queries != 1 || width != value_width || page == 0 || q.1.dims()[2] != batches {
@@ -106,10 +110,17 @@ impl<'a> AppendedHeads<'a> {
                 q.1.dims()[2]
             )));
         }
+        if has_statistics || k_rows.strides != v_rows.strides {
+            return Err(invalid(format!(
+                "{op}: appending needs keys and values with equal strides, and returns no statistics (requested: \
+                 {has_statistics}), got strides {:?} and {:?}; write the cache in a separate launch",
+                k_rows.strides, v_rows.strides
+            )));
+        }
         let has_dtype = of_rows == dtype || of_rows == DType::F32;
         if !has_dtype || !Self::has_kernel(dtype, width, sharing, pairs, self.interleaved) {
             return Err(invalid(format!(
-                "{op}: no kernel appends {of_rows:?} to a cache of {dtype:?} with heads of {width} columns, {sharing} query heads \
+                "{op}: no kernel appends {of_rows:?} for attention in {dtype:?} with heads of {width} columns, {sharing} query heads \
                  for each key head and {pairs} rotated pairs (interleaved: {}); write the cache in a separate launch",
                 self.interleaved
             )));
@@ -149,8 +160,8 @@ impl<'a> AppendedHeads<'a> {
             check(name, operand, &rows, of_rows, Some(width)).map(|()| rows)
         };
         check("queries", q, q_rows, of_rows, Some(width))?;
-        check("keys", k, k_rows, dtype, None)?;
-        check("values", v, v_rows, dtype, None)?;
+        check("keys", k, k_rows, k.0.dtype(), None)?;
+        check("values", v, v_rows, k.0.dtype(), None)?;
         let none = DevicePtr::NULL;
         let bias = self.bias.map_or(Ok(none), |bias| address("bias", bias, of_rows, &[all]))?;
         let (norms, eps) = match self.norms {

@@ -9,8 +9,7 @@ use crate::rocm_backend::device::LaunchConfig;
 use crate::rocm_backend::storage::{element, RocmStorage};
 use crate::{DType, Layout, Result, RocmDevice};
 use hip_kernels::contract::{
-    dim_word, AttentionDecodeEncoded, AttentionDecodeEncodedEncoding, AttentionDecodeEncodedRows,
-    AttentionRowsEncodedWidth, CacheDecoded, DevicePtr, Element, KernelOf, ATTENTION_ROWS, BLOCK,
+    dim_word, AttentionRowsEncodedWidth, CacheDecoded, DevicePtr, ATTENTION_ROWS, BLOCK,
 };
 
 /// Head widths that have kernels of attention_rows for encoded keys and values; other widths use the next larger one.
@@ -159,20 +158,6 @@ impl DecodedCache {
         let table = (table, Layout::contiguous((sizes.batches, 1)));
         Ok(Self { keys: rows(keys, Some(both)), values: rows(values, None), table, page })
     }
-}
-
-/// Returns the kernel for few queries.
-pub(super) fn decode_kernel(
-    rows: usize,
-    queries: Element,
-    is_fp8: bool,
-) -> Option<KernelOf<AttentionDecodeEncoded<'static>>> {
-    let rows = if rows == 4 { AttentionDecodeEncodedRows::R4 } else { AttentionDecodeEncodedRows::R8 };
-    let encoding = match is_fp8 {
-        true => AttentionDecodeEncodedEncoding::Fp8,
-        false => AttentionDecodeEncodedEncoding::Int8,
-    };
-    AttentionDecodeEncoded::kernel(rows, queries, encoding)
 }
 
 /// Checks dtypes and widths of encoded keys and values.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::quantized::GgmlDType;
 use candle_core::{Device, Tensor};
+use llm_engine::model::cache_dtype::{CacheDType, CacheEncoding};
 use llm_engine::model::decoder::Decoder;
 use llm_engine::model::{LoadOptions, load_decoder};
 use llm_engine::step::{Step, StepModel};
@@ -81,13 +82,19 @@ impl Model {
     /// Loads the model on a stream of its own, and returns the launches of steps, each of which computes so many rows of
     /// each of its sequences, after three tokens.
     fn launches(&self, arch: Option<&str>, steps: &[&[usize]]) -> Vec<usize> {
-        self.launches_with(arch, steps, None)
+        self.launches_with(arch, steps, LoadOptions::default(), None)
     }
 
-    /// Like [`Self::launches`], with an adapter for all texts.
-    fn launches_with(&self, arch: Option<&str>, steps: &[&[usize]], adapter: Option<Kind>) -> Vec<usize> {
+    /// Like [`Self::launches`], with options and an adapter for all texts.
+    fn launches_with(
+        &self,
+        arch: Option<&str>,
+        steps: &[&[usize]],
+        options: LoadOptions,
+        adapter: Option<Kind>,
+    ) -> Vec<usize> {
         let folder = tempfile::tempdir().unwrap();
-        let (model, device) = load_on_a_stream(&self.write(folder.path(), arch));
+        let (model, device) = load_on_a_stream_with(&self.write(folder.path(), arch), options);
         let adapter = adapter.map(|kind| {
             let folder = tempfile::tempdir().unwrap();
             adapters::write(folder.path(), &kind.config(), &kind.tensors(&self.weights).0);
@@ -171,6 +178,21 @@ fn a_decoding_step_takes_few_launches() {
 }
 
 #[test]
+fn a_decoding_step_takes_as_many_launches_with_an_encoded_cache() {
+    let model = Model::new("qwen3", 2);
+    for arch in [None, Some("qwen3")] {
+        let launches = |cache_dtype| {
+            let options = LoadOptions { cache_dtype: Some(cache_dtype), ..LoadOptions::default() };
+            model.launches_with(arch, &[&[1], &[1, 1, 1]], options, None)
+        };
+        let of_floats = launches(CacheDType::F16);
+        for encoding in [CacheEncoding::Int8, CacheEncoding::Fp8] {
+            assert_eq!(launches(CacheDType::Encoded(encoding)), of_floats, "{arch:?} {encoding:?}");
+        }
+    }
+}
+
+#[test]
 fn a_decoding_step_of_a_mixture_takes_few_launches() {
     for (arch, name, [most, most_grouped]) in MIXTURES {
         let models = [2, 4].map(|layers| Model::new(name, layers));
@@ -224,7 +246,9 @@ fn a_decoding_step_with_an_adapter_takes_few_launches() {
     let kind = Kind { seed: 1, modules: ALL, alpha: 8.0, rslora: false };
     let models = [2, 4].map(|layers| Model::new("llama", layers));
     for (arch, most) in [(None, 15), (Some("llama"), 16)] {
-        let [two, four] = models.each_ref().map(|model| model.launches_with(arch, &[&[1]], Some(kind))[0]);
+        let [two, four] = models
+            .each_ref()
+            .map(|model| model.launches_with(arch, &[&[1]], LoadOptions::default(), Some(kind))[0]);
         let per_layer = (four - two).div_ceil(2);
         println!("{arch:?}: {per_layer} launches per layer");
         assert!(per_layer <= most, "{arch:?}: {per_layer} launches per layer");
