@@ -150,9 +150,9 @@ struct AppendedRows {
         }
     }
 
-    // Prepares lines in LDS: the queries of the workgroup, then the sequence's key and value, which are encoded with the pair
-    // `scales` for an encoded cache. Also writes key and value to their slot of the cache if `writes`. A group of lanes prepares a
-    // line. Ends with a barrier.
+    // Prepares lines in LDS: the queries of the workgroup, then the sequence's key and value. For an encoded cache, these are
+    // encoded, and `scales` receives their scales. Also writes key and value to their slot of the cache if `writes`. A group of
+    // lanes prepares a line. Ends with a barrier.
     template <unsigned int LINES, unsigned int WIDTH>
     __device__ __forceinline__ void prepare_lines(T (&line)[LINES][WIDTH], __nv_bfloat16 (&scales)[2], const Task<T, S> &task,
                                             const Angles &angles, unsigned int rows, unsigned int lanes, uint32_t slot,

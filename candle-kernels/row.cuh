@@ -101,7 +101,8 @@ struct RowLanes {
 
 __device__ __forceinline__ float gated(unsigned int activation, float gate, float up) {
     if (activation == CANDLE_ACTIVATION_SILU) {
-        return silu(gate) * up;
+        // Faster than silu(), with a relative error of some ulps that grows with the gate.
+        return gate * candle_reciprocal(1.0f + candle_exp2(gate * -1.44269504f)) * up;
     }
     if (activation == CANDLE_ACTIVATION_CLAMPED) {
         const float limit = CANDLE_CLAMPED_LIMIT, least = fminf(gate, limit);
@@ -161,10 +162,12 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
     const auto row_bytes = M::bytes_of_row(input.k);
     const auto row_of = [=](unsigned int task) INLINE { return first + task + (task < count ? 0 : up); };
 
+    // Where launches overlap, the host chooses the size of workgroups that multiply one row by floats.
+    const unsigned int threads = CANDLE_OVERLAPS_LAUNCHES && M::LOADS_BY_GROUP && ROWS == 1 ? blockDim.x : ROW_THREADS;
     // Groups of less than LANES lanes are a power of two; others are whole multiples.
     const bool is_wide = lanes >= LANES;
     const unsigned int wave = threadIdx.x / LANES, waves = is_wide ? lanes / LANES : 1, shift = log2_of(lanes);
-    const unsigned int groups = is_wide ? ROW_GROUPS / waves : ROW_THREADS >> shift;
+    const unsigned int groups = is_wide ? threads / LANES / waves : threads >> shift;
     const unsigned int group = is_wide ? wave / waves : threadIdx.x >> shift;
     const RowLanes place = {lanes, is_wide ? threadIdx.x - group * lanes : threadIdx.x & (lanes - 1), M::units(input.k)};
     // The first group of the lanes that shuffle together, so that they run the same number of iterations.
@@ -258,11 +261,13 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
             float sum = 0;
 #pragma unroll
             for (unsigned int i = 0; i < ROW_GROUPS; ++i) {
-                sum += sums.squares[r][i];
+                sum += i * LANES < threads ? sums.squares[r][i] : 0;
             }
-            factor = 1 / sqrtf(sum / (float)input.k + after.eps);
+            // The root requires a normal number.
+            const float mean = fmaf(sum, candle_reciprocal((float)input.k), after.eps);
+            factor = candle_reciprocal(candle_square_root(fmaxf(mean, 0x1p-126f)));
         }
-        for (unsigned int i = threadIdx.x; i < count; i += ROW_THREADS) {
+        for (unsigned int i = threadIdx.x; i < count; i += threads) {
             const auto total = [&](unsigned int task) INLINE {
                 float sum = 0;
                 for (unsigned int w = 0; w < waves; ++w) {

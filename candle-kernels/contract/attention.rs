@@ -112,7 +112,7 @@ fn families() -> Vec<Family> {
         U32 => q_stride "elements between rows of `q`", k_stride "likewise of `own_k`", v_stride "likewise of `own_v`",
             pairs "rotated pairs of a head, a multiple of 8 unless interleaved, and of 4 if so",
             positions "number of positions of `cos` and `sin`";
-        Bool => is_f32 "true if projections, biases and weights are f32, false if they have the dtype of the cache",
+        Bool => is_f32 "true if projections, biases and weights are f32, false if they have the dtype in the kernel's name",
             interleaved "true if pairs are neighbours, false if they are of both halves of the rotated elements",
             constant_history "true if no earlier launch of a captured graph writes operands other than projections, or \
              earlier rows of the cache";

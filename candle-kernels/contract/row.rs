@@ -10,7 +10,7 @@ subject! {
         row,
     }
     constants {
-        /// Threads per workgroup of a product of one row.
+        /// Maximum number of threads per workgroup of a product of one row.
         ROW_PRODUCT_BLOCK = 512,
         /// Sums of waves that a workgroup holds in LDS. With a row of 32,768 bytes and its scales they fit into 48 KiB.
         ROW_PRODUCT_SUMS = 1984,

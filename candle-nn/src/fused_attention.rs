@@ -44,8 +44,8 @@ pub struct ScoreParams<'a> {
 /// The kernels require:
 ///
 /// - a ROCm device and at least one row
-/// - a cache of f16, bf16 or f32, or an encoded one with queries of f16 or bf16
-/// - projections in the dtype of the queries or f32
+/// - a cache of f16, bf16 or f32, or an encoded one whose queries are f16 or bf16 ([`queries`](crate::encoded_cache::CacheScales::queries))
+/// - projections in the dtype of the cache, of these queries, or f32
 /// - heads of up to 256 columns, in multiples of 8, and up to 16 query heads for each key head
 /// - rotated pairs in multiples of 8, or of 4 if they are interleaved
 /// - operands aligned to 16 bytes, and a number of slots that is a multiple of the page size

@@ -286,6 +286,15 @@ impl Attention<'_> {
             }
         }
         expect("scales", &self.scales, &[DType::BF16], &[sizes.pages, sizes.page, sizes.key_heads, 2])?;
+        // The kernel reads pairs as words, and appended scales are written to the operand itself, not to a dense copy.
+        if let Some((storage, layout)) = self.scales {
+            let at = storage.ptr(layout, op)?.0.addr();
+            if !layout.is_contiguous() || !at.is_multiple_of(4) {
+                return Err(invalid(format!(
+                    "{op}: scales must be dense and begin at a multiple of 4 bytes, got {layout:?} at {at:#x}; copy them"
+                )));
+            }
+        }
         expect("slopes", &self.slopes, &[DType::F32], &[heads])?;
         expect("sinks", &self.sinks, &[DType::F32], &[heads])?;
         expect("masks", &self.mask, &[dtype], &[batches, heads, queries, keys])?;

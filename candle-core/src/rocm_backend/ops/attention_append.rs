@@ -110,10 +110,14 @@ impl<'a> AppendedHeads<'a> {
                 q.1.dims()[2]
             )));
         }
-        if has_statistics || k_rows.strides != v_rows.strides {
+        if has_statistics {
             return Err(invalid(format!(
-                "{op}: appending needs keys and values with equal strides, and returns no statistics (requested: \
-                 {has_statistics}), got strides {:?} and {:?}; write the cache in a separate launch",
+                "{op}: appending returns no statistics, but they were requested; write the cache in a separate launch"
+            )));
+        }
+        if k_rows.strides != v_rows.strides {
+            return Err(invalid(format!(
+                "{op}: appending needs keys and values with equal strides, got {:?} and {:?}; write the cache in a separate launch",
                 k_rows.strides, v_rows.strides
             )));
         }

@@ -15,9 +15,11 @@ use hip_kernels::contract::{
 const OP: &str = "row-product";
 /// Maximum number of bytes of weights for each multiprocessor of a small product: one that leaves multiprocessors to attention.
 const SMALL_PRODUCT_BYTES: usize = 96 << 10;
-/// A small product leaves one in this number of multiprocessors, so that attention can start there (measured,
-/// docs/explanation/performance.md).
+/// A small product has the workgroups of all multiprocessors but one in this number, so that attention can start beside them
+/// (measured, docs/explanation/performance.md).
 const FREE_MULTIPROCESSORS_DIVISOR: usize = 3;
+/// Number of threads of a workgroup that multiplies one row of floats where launches overlap, unless more share a row of a matrix.
+const OVERLAPPING_BLOCK: usize = 256;
 /// Maximum number of matrices in one launch.
 pub(crate) const MAX_MATRICES: usize = 3;
 /// Maximum number of elements of all rows whose quantized bytes and scales fit into a workgroup's LDS on every GPU.
@@ -149,11 +151,11 @@ pub(super) fn lanes(weights: RowWeights, rows: usize, k: usize, dtype: DType) ->
     }
 }
 
-/// Returns the number of results of a workgroup, and the number of workgroups: one for each multiprocessor, or a multiple if
+/// Returns the number of results of a workgroup, and the number of workgroups: `resident`, which run at once, or a multiple if
 /// their sums, `sums` for each result, do not fit into LDS. Each workgroup reads the row, so that more would repeat that work.
-pub(super) fn shares(results: usize, sums: usize, multiprocessors: usize) -> (usize, usize) {
-    let passes = results.div_ceil(multiprocessors * (ROW_PRODUCT_SUMS / sums));
-    let each = results.div_ceil(multiprocessors * passes.max(1)).max(1);
+pub(super) fn shares(results: usize, sums: usize, resident: usize) -> (usize, usize) {
+    let passes = results.div_ceil(resident * (ROW_PRODUCT_SUMS / sums));
+    let each = results.div_ceil(resident * passes.max(1)).max(1);
     (each, results.div_ceil(each))
 }
 
@@ -163,6 +165,19 @@ fn used_multiprocessors(bytes: usize, all: usize) -> usize {
     match bytes <= SMALL_PRODUCT_BYTES * all {
         true => all - all / FREE_MULTIPROCESSORS_DIVISOR,
         false => all,
+    }
+}
+
+/// Returns the number of threads of a workgroup of one row of floats if `lanes` share a row of a matrix and launches overlap.
+/// Several workgroups then run on each multiprocessor: when one ends, one of the next launch begins to read its weights. Large
+/// workgroups are better if all small ones together would have fewer groups of lanes.
+fn overlapping_threads(lanes: usize) -> usize {
+    let small = if lanes < LANES { OVERLAPPING_BLOCK } else { lanes * (OVERLAPPING_BLOCK / lanes).max(1) };
+    let groups = |threads: usize| ROW_PRODUCT_BLOCK / threads * (threads / lanes);
+    if groups(small) < groups(ROW_PRODUCT_BLOCK) {
+        ROW_PRODUCT_BLOCK
+    } else {
+        small
     }
 }
 
@@ -197,12 +212,14 @@ impl RowProducts<'_> {
             true => used_multiprocessors(end(MAX_MATRICES) * row_bytes, device.multiprocessors()),
             false => device.multiprocessors(),
         };
-        let (each, grid) = shares(results, sums, used);
+        let overlaps = device.overlaps_launches() && self.rows == 1 && self.weights == RowWeights::Floats;
+        let threads = if overlaps { overlapping_threads(lanes) } else { ROW_PRODUCT_BLOCK };
+        let (each, grid) = shares(results, sums, used * (ROW_PRODUCT_BLOCK / threads));
         let lds_bytes = match self.weights {
             RowWeights::Floats => 0,
             RowWeights::Blocks(_) => activation_bytes(self.rows, self.k) as u32,
         };
-        let block = (ROW_PRODUCT_BLOCK as u32, 1, 1);
+        let block = (threads as u32, 1, 1);
         let config = LaunchConfig { grid: (grid as u32, 1, 1), block, lds_bytes };
         let (norm, eps) = self.norm.unwrap_or((null, 0.0));
         let (summand, summand_dtype) = self.summand.unwrap_or((null, self.out_dtype));
@@ -251,7 +268,25 @@ impl RowProducts<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::used_multiprocessors;
+    use super::{overlapping_threads, used_multiprocessors};
+
+    #[test]
+    fn small_workgroups_have_as_many_groups_of_lanes() {
+        let expected = [
+            (1, 256),
+            (8, 256),
+            (64, 256),
+            (96, 512),
+            (160, 160),
+            (192, 192),
+            (256, 256),
+            (448, 448),
+            (512, 512),
+        ];
+        for (lanes, threads) in expected {
+            assert_eq!(overlapping_threads(lanes), threads, "{lanes} lanes");
+        }
+    }
 
     #[test]
     fn small_products_leave_multiprocessors_to_attention() {
