@@ -71,7 +71,8 @@ pub struct Arguments {
     pub t5_memory: T5Memory,
 
     /// Memory for decoded copies of the quantized matrices of the UNet or transformer, such as 4GiB, or 0. Steps read them instead
-    /// of decoding blocks [default: an eighth of the memory that weights and 2 GiB of activations leave, on data-center GPUs]
+    /// of decoding blocks. Limited to the memory that weights, refiner and 2 GiB of activations leave, less the parts of
+    /// other models that may be loaded [default: an eighth of what weights, refiner and activations leave, on data-center GPUs]
     #[arg(long, env, value_parser = bytes_or_none)]
     pub decoded_memory: Option<usize>,
 

@@ -13,11 +13,11 @@ use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, fields};
 
 use crate::callback::Callback;
 use crate::images::{Format, Source};
-use crate::models::{Api, ServedModels};
+use crate::models::Api;
 use crate::parameters::{self, Canvas, Parameters, SizeNames};
 use crate::pipeline::{Bounds, Request};
 use crate::queue::{Event, Failure, ImageJob, Images};
-use crate::served::api_error;
+use crate::served::{ServedModel, api_error};
 
 /// Time after which a job without a callback is cancelled if no client follows it.
 pub const ABANDON_TIMEOUT: Duration = Duration::from_secs(60);
@@ -201,16 +201,16 @@ async fn create(
     let warnings = parameters.warnings();
     let name = target.model.as_deref();
     // Values that a model does not support are refused at once if its description is known, and otherwise end the job.
-    let (start, place) = match models.described(name)? {
+    let (start, permit) = match models.described(name)? {
         Some(served) => {
             let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
-            let place = client.acquire(request.seeds.len(), "n")?;
-            (Ok(Submitted::new(request, |request| served.submit(request))?), place)
+            let permit = client.acquire(request.seeds.len(), "n")?;
+            (Ok(Submitted::new(&served, request)?), permit)
         }
         None => {
-            models.check_capacity()?;
-            let place = client.acquire(parameters.n.unwrap_or(1), "n")?;
-            (Err((parameters, canvas)), place)
+            let place = models.reserve()?;
+            let permit = client.acquire(parameters.n.unwrap_or(1), "n")?;
+            (Err((place, parameters, canvas)), permit)
         }
     };
     let callback = state.callback.filter(|_| callback != Some(false));
@@ -218,7 +218,7 @@ async fn create(
         Some(_) => OnDisconnect::Continue,
         None => OnDisconnect::CancelAfter(ABANDON_TIMEOUT),
     });
-    job.hold(place);
+    job.hold(permit);
     if let Some(model) = models.unloaded(name) {
         job.push(&JobEvent::Loading { model });
     }
@@ -232,11 +232,23 @@ async fn create(
     tokio::spawn(async move {
         let submitted = match start {
             Ok(submitted) => Ok(submitted),
-            Err((parameters, canvas)) => tokio::select! {
-                biased;
-                () = cancelled => Err(ApiError::conflict("cancelled before the model was loaded").with_code("cancelled")),
-                submitted = load(&models, target.model.as_deref(), parameters, canvas) => submitted,
-            },
+            Err((place, parameters, canvas)) => {
+                // The client's permit for the job covers the loading, too.
+                let load = async {
+                    let served = models.described_after_load(target.model.as_deref(), place).await?;
+                    Submitted::new(
+                        &served,
+                        parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?,
+                    )
+                };
+                let cancel =
+                    || ApiError::conflict("cancelled before the model was loaded").with_code("cancelled");
+                tokio::select! {
+                    biased;
+                    () = cancelled => Err(cancel()),
+                    submitted = load => submitted,
+                }
+            }
         };
         match submitted {
             Ok(submitted) => {
@@ -257,13 +269,10 @@ struct Submitted {
 }
 
 impl Submitted {
-    /// Appends a request to the queue by calling `submit`.
-    fn new(
-        request: Request,
-        submit: impl FnOnce(Request) -> Result<ImageJob, ApiError>,
-    ) -> Result<Self, ApiError> {
+    /// Adds a request to the queue.
+    fn new(served: &ServedModel, request: Request) -> Result<Self, ApiError> {
         let seed = request.seeds.first().copied().unwrap_or_default();
-        Ok(Self { images: submit(request)?, seed })
+        Ok(Self { images: served.submit(request)?, seed })
     }
 
     /// Lets the cancellation of a job remove the request from the queue.
@@ -271,19 +280,6 @@ impl Submitted {
         let canceller = self.images.canceller();
         job.on_cancel(move || canceller.cancel());
     }
-}
-
-/// Loads a model whose description is not known yet, and submits the request. The client's permit for the job covers
-/// the loading, too.
-async fn load(
-    models: &ServedModels,
-    name: Option<&str>,
-    parameters: Parameters,
-    canvas: Canvas,
-) -> Result<Submitted, ApiError> {
-    let served = models.described_after_load(name).await?;
-    let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
-    Submitted::new(request, |request| served.submit(request))
 }
 
 /// Copies the events of the queue to the log of a job.

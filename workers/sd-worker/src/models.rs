@@ -85,11 +85,11 @@ pub trait LoadModel: Send {
     /// The device fails.
     fn available_bytes(&self) -> Result<Option<usize>>;
 
-    /// Loads a model.
+    /// Loads a model. Decoded copies of the size of `--decoded-memory` leave `reserved` bytes free.
     ///
     /// # Errors
     /// A file is missing or invalid, or the device is out of memory.
-    fn load(&self, location: &ModelLocation) -> Result<(Pipeline, ModelInfo)>;
+    fn load(&self, location: &ModelLocation, reserved: usize) -> Result<(Pipeline, ModelInfo)>;
 }
 
 /// A model of [`PipelinePool`].
@@ -175,6 +175,13 @@ impl PipelinePool {
         Ok(required.planned(Some(free.saturating_add(loaded))))
     }
 
+    /// Returns the part of the free memory that belongs to models that may be loaded after the next one.
+    fn reserved_bytes(&self) -> Result<usize> {
+        let free = self.loader.available_bytes()?.unwrap_or_default();
+        let parts = self.max_loaded.min(self.models.len()).saturating_sub(self.loaded().count()).max(1);
+        Ok(free - free / parts)
+    }
+
     /// Loads a model. If the pool is full or memory does not suffice, other models are unloaded first.
     fn load(&mut self, index: usize) -> Result<(Pipeline, ModelInfo)> {
         let location = self.models[index].location.clone();
@@ -184,9 +191,9 @@ impl PipelinePool {
         let wanted = needed.saturating_add(ACTIVATION_BYTES);
         while self.loader.available_bytes()?.is_some_and(|free| free < wanted) && self.unload_one(index) {}
         tracing::info!(model = location.name, bytes = needed, "loading");
-        let (pipeline, info) = match self.loader.load(&location) {
+        let (pipeline, info) = match self.loader.load(&location, self.reserved_bytes()?) {
             Err(error) if is_memory_error(&error) && self.unload_others(index) => {
-                self.loader.load(&location)?
+                self.loader.load(&location, self.reserved_bytes()?)?
             }
             loaded => loaded?,
         };
@@ -328,6 +335,14 @@ impl ServedModels {
         self.queue.check_capacity(None).map_err(submit_error)
     }
 
+    /// Reserves a place in the queue for a request.
+    ///
+    /// # Errors
+    /// 429 if the queue is full, 503 if it is closed.
+    pub fn reserve(&self) -> Result<QueuePlace, ApiError> {
+        self.queue.reserve().map_err(submit_error)
+    }
+
     fn find(&self, name: Option<&str>) -> Result<(usize, &Model), ApiError> {
         if let (false, [model]) = (self.is_several(), &self.models[..]) {
             return model.name.check(name).map(|()| (0, model));
@@ -347,12 +362,10 @@ impl ServedModels {
     /// With several models: 400 if the request names none although there are two or more, 404 if the name is unknown,
     /// 429 if the client is at its limit, 503 if the model cannot be loaded, and the errors of the queue.
     pub async fn model(&self, name: Option<&str>, client: &Client) -> Result<Arc<ServedModel>, ApiError> {
-        let (index, model) = self.find(name)?;
-        if let Some(served) = model.served.get() {
-            return Ok(served.clone());
+        match self.described(name)? {
+            Some(served) => Ok(served),
+            None => self.loaded(name, client).await,
         }
-        let _permit = client.acquire(1, "model")?;
-        self.load(index, model, None).await
     }
 
     /// Returns the model that a request names if its description is known.
@@ -370,16 +383,19 @@ impl ServedModels {
         is_unloaded.then(|| model.name.as_str().to_owned())
     }
 
-    /// Like [`Self::model`], for a request that already counts towards the limit of the client.
+    /// Like [`Self::model`], for a request that has a place and already counts towards the limit of the client.
     ///
     /// # Errors
     /// As for [`Self::model`], except for the limit of the client.
-    pub async fn described_after_load(&self, name: Option<&str>) -> Result<Arc<ServedModel>, ApiError> {
+    pub async fn described_after_load(
+        &self,
+        name: Option<&str>,
+        place: QueuePlace,
+    ) -> Result<Arc<ServedModel>, ApiError> {
         let (index, model) = self.find(name)?;
-        let place = self.queue.reserve_place();
         match model.served.get() {
             Some(served) => Ok(served.at(place)),
-            None => self.load(index, model, Some(place)).await,
+            None => self.load(index, model, place).await,
         }
     }
 
@@ -393,7 +409,7 @@ impl ServedModels {
             (None, Some(served)) => Ok(served.clone()),
             _ => {
                 let _permit = client.acquire(1, "model")?;
-                self.load(index, model, None).await
+                self.load(index, model, self.reserve()?).await
             }
         }
     }
@@ -403,10 +419,9 @@ impl ServedModels {
         &self,
         index: usize,
         model: &Model,
-        place: Option<QueuePlace>,
+        place: QueuePlace,
     ) -> Result<Arc<ServedModel>, ApiError> {
-        let job = self.queue.submit_to(index, None, place).map_err(submit_error)?;
-        let place = job.place();
+        let job = self.queue.submit_to(index, None, Some(&place)).map_err(submit_error)?;
         wait_for_images(job, |_| ()).await?;
         let info = model.on_demand.as_ref().and_then(|shared| shared.info.get());
         let info = info.ok_or_else(|| ApiError::internal("the model has no description"))?;

@@ -17,7 +17,7 @@ use crate::callback::Callback;
 use crate::controlnets::ControlNetFolder;
 use crate::fetch::ImageModel;
 use crate::loras::LoraFolder;
-use crate::model::{Model, RequiredBytes, Version, available_bytes};
+use crate::model::{LoadOptions, Model, RequiredBytes, Version, available_bytes};
 use crate::models::{Api, LoadModel, PipelinePool, ServedModels};
 use crate::picture::{Mask, Picture};
 use crate::pipeline::{Pipeline, Refiner, Request, Start};
@@ -110,7 +110,7 @@ pub fn load(
     let path = find(arguments, &device.device, report)?;
     let reading = progress.clone();
     let on_share = Arc::new(move |share: f32| reading.report(share, "reading the weights"));
-    let (mut pipeline, info) = load_pipeline(arguments, &path, &device.device, on_share)?;
+    let (mut pipeline, info) = load_pipeline(arguments, &path, &device.device, 0, on_share)?;
     let side = info.defaults.width;
     progress.report(1.0, "warming up");
     let warm = if device.device.is_cpu() { side.min(CPU_WARM_UP_SIDE) } else { side };
@@ -131,14 +131,28 @@ fn find(arguments: &Arguments, device: &Device, report: Report) -> Result<PathBu
     Hub::default().model(requested, arguments.model_ref.as_deref(), &files, report)
 }
 
-/// Loads the model at a path.
+/// Returns the options for loading the model. Its decoded copies leave memory for the refiner, and those of a requested size also
+/// `reserved` bytes for other models.
+///
+/// # Errors
+/// The refiner is missing or invalid.
+pub fn load_options(arguments: &Arguments, device: &Device, reserved: usize) -> Result<LoadOptions> {
+    let refiner_bytes = |path| Model::required_bytes(path, device, &arguments.load_refiner(path));
+    let refiner = arguments.refiner.as_deref().map(refiner_bytes).transpose();
+    let refiner_bytes = refiner.context("cannot load the refiner")?.map_or(0, |required| required.resident);
+    Ok(LoadOptions { refiner_bytes, reserved_bytes: reserved, ..arguments.load() })
+}
+
+/// Loads the model at a path, with the options of [`load_options`].
 fn load_pipeline(
     arguments: &Arguments,
     path: &Path,
     device: &Device,
+    reserved: usize,
     on_share: Arc<dyn Fn(f32) + Send + Sync>,
 ) -> Result<(Pipeline, ModelInfo)> {
-    let model = Model::load(path, device, arguments.load(), move |share| on_share(share));
+    let options = load_options(arguments, device, reserved)?;
+    let model = Model::load(path, device, options, move |share| on_share(share));
     let model = model.context("cannot load the model")?;
     ensure!(
         arguments.sd_version.matches(&model),
@@ -185,10 +199,10 @@ impl LoadModel for Loader {
         Ok(available_bytes(&self.device.device)?)
     }
 
-    fn load(&self, location: &ModelLocation) -> Result<(Pipeline, ModelInfo)> {
+    fn load(&self, location: &ModelLocation, reserved: usize) -> Result<(Pipeline, ModelInfo)> {
         let arguments = self.arguments.for_model(location);
         let path = find(&arguments, &self.device.device, &mut |_, _| ())?;
-        load_pipeline(&arguments, &path, &self.device.device, Arc::new(|_| ()))
+        load_pipeline(&arguments, &path, &self.device.device, reserved, Arc::new(|_| ()))
     }
 }
 

@@ -122,7 +122,7 @@ impl ServedModel {
     /// # Errors
     /// 429 if the queue is full, 503 if it is closed.
     pub fn check_capacity(&self) -> Result<(), ApiError> {
-        self.queue.check_capacity(self.place).map_err(submit_error)
+        self.queue.check_capacity(self.place.as_ref()).map_err(submit_error)
     }
 
     /// Appends a request to the queue.
@@ -130,10 +130,10 @@ impl ServedModel {
     /// # Errors
     /// 429 if the queue is full, 503 if it is closed.
     pub fn submit(&self, request: Request) -> Result<ImageJob, ApiError> {
-        self.queue.submit_to(self.index, Some(request), self.place).map_err(submit_error)
+        self.queue.submit_to(self.index, Some(request), self.place.as_ref()).map_err(submit_error)
     }
 
-    /// Returns a handle whose requests take a place that was taken before, even if the queue is full.
+    /// Returns a handle whose requests take a reserved place, even if the queue is full.
     #[must_use]
     pub fn at(&self, place: QueuePlace) -> Arc<Self> {
         Arc::new(Self { place: Some(place), ..self.clone() })
@@ -148,8 +148,11 @@ pub fn decoders() -> Arc<Semaphore> {
 /// Converts a rejection to an HTTP error.
 pub fn submit_error(error: SubmitError) -> ApiError {
     match error {
-        SubmitError::Full { waiting, after } => {
-            ApiError::too_many(format!("queue full: {waiting} waiting"), after).with_code("queue_full")
+        SubmitError::Full { waiting, limit, after } => {
+            let message = format!(
+                "the queue is full: {waiting} requests wait or run, the limit is {limit}; retry later or raise --max-waiting"
+            );
+            ApiError::too_many(message, after).with_code("queue_full")
         }
         SubmitError::Closed(cause) => {
             ApiError::unavailable(cause.message, RETRY_AFTER).with_code("not_ready")

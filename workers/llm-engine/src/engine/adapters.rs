@@ -1,9 +1,10 @@
-//! Adapters, which are in the device's memory while the model is loaded and otherwise in the host's. Only the engine's thread
-//! moves and frees them, since another thread could do so while a graph is captured.
+//! Adapters. They are in host memory while the model is unloaded; after a reload, each is copied to the device when a request
+//! needs it. Only the engine's thread moves and frees them, since another thread could do so while a graph is captured.
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
+use model_thread::is_out_of_memory;
 
 use crate::model::adapter::{Adapter, AdapterFiles, AdapterTargets};
 
@@ -22,6 +23,20 @@ impl AdapterJob {
         let (reply, loaded) = channel();
         (Self { files, targets: targets.clone(), reply }, loaded)
     }
+}
+
+/// Moves an adapter to the devices of the model.
+pub(super) fn move_to_devices(adapter: &Adapter) -> Result<()> {
+    adapter.move_to_devices().map_err(|error| {
+        let remedy = match is_out_of_memory(&error) {
+            true => {
+                "; unload other adapters, end other programs, or restart the worker with a smaller --cache-memory"
+            }
+            false => "",
+        };
+        let (folder, mib) = (&adapter.folder, adapter.bytes().div_ceil(1 << 20));
+        Error::new(error).context(format!("cannot move the adapter {folder} of {mib} MiB to the device{remedy}"))
+    })
 }
 
 /// Adapters that are in use.
@@ -51,11 +66,17 @@ impl ResidentAdapters {
         let (count, limit) = (self.adapters.len(), targets.limits.count);
         ensure!(
             count < limit,
-            "{count} adapters are loaded, which is the limit; unload one and wait for its requests, or raise --max-loras"
+            "cannot load the adapter {}: {count} adapters are loaded, which is the limit; unload one and wait for its requests, \
+             or raise --max-loras",
+            files.folder
         );
-        let adapter = Arc::new(files.shard(targets)?);
+        let folder = files.folder.clone();
+        let adapter = files.shard(targets).with_context(|| {
+            format!("cannot load the adapter {folder}; unload other adapters or end other programs")
+        })?;
+        let adapter = Arc::new(adapter);
         if is_model_loaded {
-            adapter.move_to_devices().context("cannot copy the adapter to the device")?;
+            move_to_devices(&adapter)?;
         }
         self.adapters.push(adapter.clone());
         Ok(adapter)
@@ -68,12 +89,6 @@ impl ResidentAdapters {
                 tracing::warn!("an adapter stays in the memory of the device: {error}");
             }
         }
-    }
-
-    /// Moves all adapters to the device.
-    pub(super) fn move_to_device(&self) -> Result<()> {
-        let moved = self.adapters.iter().try_for_each(|adapter| adapter.move_to_devices());
-        moved.context("cannot copy the adapters to the device")
     }
 
     /// Returns true if an adapter is unused.

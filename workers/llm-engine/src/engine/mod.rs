@@ -318,7 +318,7 @@ impl Engine {
         let files = adapter::read(folder, targets)?;
         let (job, loaded) = AdapterJob::new(files, targets);
         self.send(Command::LoadAdapter(Box::new(job)))?;
-        loaded.recv().context("the engine stopped")?.with_context(|| folder.display().to_string())
+        loaded.recv().context("the engine stopped")?
     }
 
     /// Drops an adapter. Requests that use it continue; its memory is freed after the last one.

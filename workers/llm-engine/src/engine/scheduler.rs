@@ -177,6 +177,11 @@ impl<W> Scheduler<W> {
         &self.running
     }
 
+    /// Returns the running and the waiting sequences.
+    pub fn sequences(&self) -> impl Iterator<Item = &Sequence<W>> {
+        self.running.iter().chain(&self.waiting)
+    }
+
     /// Returns the number of waiting sequences.
     pub fn waiting(&self) -> usize {
         self.waiting.len()

@@ -9,10 +9,11 @@ use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use model_thread::{catch_panic, error_summary, is_out_of_memory};
 
+use crate::model::adapter::Adapter;
 use crate::sampling::{Row, Sampled, Sampler};
 use crate::step::StepModel;
 
-use super::adapters::{AdapterJob, ResidentAdapters};
+use super::adapters::{AdapterJob, ResidentAdapters, move_to_devices};
 use super::cache_events::CacheEventSink;
 use super::embedding::{self, EmbeddingJob};
 use super::overlap::run_overlapped;
@@ -143,7 +144,7 @@ impl EngineLoop {
             if !self.model.is_loaded() {
                 continue;
             }
-            let excluded = self.embed_batch()?;
+            let excluded = self.move_adapters()? + self.embed_batch()?;
             if !self.scheduler.is_empty() {
                 self.step(from, excluded)?;
                 self.send_cache_events();
@@ -238,15 +239,11 @@ impl EngineLoop {
         self.model.unload();
     }
 
-    /// Loads the model and its adapters for the waiting requests. If loading fails, they fail, and the next request retries.
+    /// Loads the model for the waiting requests. If loading fails, they fail, and the next request retries.
     fn load_model(&mut self) {
         self.shared.set_model(ModelState::Loading);
-        let loaded = self.model.load().and_then(|()| self.adapters.move_to_device());
-        let Err(error) = loaded else { return self.shared.set_model(ModelState::Loaded) };
+        let Err(error) = self.model.load() else { return self.shared.set_model(ModelState::Loaded) };
         self.shared.set_model(ModelState::Unloaded);
-        if self.model.is_loaded() {
-            self.unload_model();
-        }
         tracing::error!(code = "load_failed", "{error:#}");
         let message = format!("the unloaded model could not be loaded again: {}", error_summary(&error));
         let fail = |sequence: &mut Sequence<Writer>| {
@@ -255,7 +252,34 @@ impl EngineLoop {
         };
         self.scheduler.remove(fail, &mut self.ended);
         self.ended.clear();
+        self.free_adapters();
         self.embeddings.drain(..).for_each(|mut job| job.fail(message.clone()));
+    }
+
+    /// Moves the adapters of the requests to the devices, and returns the time it took. If one cannot be moved, its requests
+    /// fail, and the next one retries. Returns an error if the device does not work.
+    fn move_adapters(&mut self) -> Result<Duration> {
+        let begin = Instant::now();
+        let mut unmoved: Vec<Arc<Adapter>> = Vec::new();
+        for adapter in self.scheduler.sequences().filter_map(|sequence| sequence.adapter.as_ref()) {
+            if !adapter.is_on_devices() && !unmoved.contains(adapter) {
+                unmoved.push(adapter.clone());
+            }
+        }
+        if unmoved.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        self.settle();
+        for adapter in unmoved {
+            let Err(error) = move_to_devices(&adapter) else { continue };
+            self.model.get()?.check().with_context(|| error_summary(&error))?;
+            tracing::error!(code = "load_failed", "{error:#}");
+            let message = error_summary(&error);
+            self.scheduler.remove(|sequence| sequence.adapter.as_ref() == Some(&adapter), &mut self.ended);
+            self.ended.drain(..).for_each(|mut own| own.writer.fail("load_failed", message.clone()));
+        }
+        self.free_adapters();
+        Ok(begin.elapsed())
     }
 
     /// Releases the blocks of ended sequences, then closes their streams.

@@ -57,7 +57,7 @@ pub struct AttentionPlan {
 
 /// Keys that a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+pub enum Direction {
     /// The keys up to its position.
     Causal,
     /// All keys; windows extend to both sides.
@@ -130,33 +130,9 @@ impl StepIndices {
 }
 
 impl AttentionPlan {
-    /// Creates the inputs for a step from its uploaded [`StepIndices`], the distinct windows of the layers, and the heads.
-    pub fn new(step: &Step, indices: [Tensor; 3], windows: &[Option<usize>], heads: Heads) -> Result<Self> {
-        Self::with_direction(step, indices, windows, heads, Direction::Causal)
-    }
-
-    /// Like [`Self::new`], for queries that also see the keys after their position. Windows extend to both sides.
-    pub fn bidirectional(
-        step: &Step,
-        indices: [Tensor; 3],
-        windows: &[Option<usize>],
-        heads: Heads,
-    ) -> Result<Self> {
-        Self::with_direction(step, indices, windows, heads, Direction::Bidirectional)
-    }
-
-    /// Like [`Self::new`], for queries of a picture's tokens that also see all keys after their position, which are those of the
-    /// same picture. Windows limit the keys before it.
-    pub fn bidirectional_image(
-        step: &Step,
-        indices: [Tensor; 3],
-        windows: &[Option<usize>],
-        heads: Heads,
-    ) -> Result<Self> {
-        Self::with_direction(step, indices, windows, heads, Direction::BidirectionalImage)
-    }
-
-    fn with_direction(
+    /// Creates the inputs for a step from its uploaded [`StepIndices`], the distinct windows of the layers, the heads, and the keys
+    /// that a query sees.
+    pub fn new(
         step: &Step,
         [rows, keys, table]: [Tensor; 3],
         windows: &[Option<usize>],

@@ -9,7 +9,7 @@ use candle_nn::ops::sigmoid;
 use candle_nn::recurrent::Sequences;
 
 use super::adapter::{self, AdapterLimits, AdapterRows, AdapterTargets, Deltas, Target};
-use super::attention::{AttentionPlan, Heads, StepIndices};
+use super::attention::{AttentionPlan, Direction, Heads, StepIndices};
 use super::cache::{Cache, KeysValues};
 use super::cache_dtype::CacheTypes;
 use super::config::DecoderConfig;
@@ -565,7 +565,7 @@ impl Decoder {
     }
 
     fn plan(&self, step: &Step, indices: [Tensor; 3]) -> candle_core::Result<AttentionPlan> {
-        AttentionPlan::new(step, indices, &self.windows, self.heads())
+        AttentionPlan::new(step, indices, &self.windows, self.heads(), Direction::Causal)
     }
 
     fn heads(&self) -> Heads {

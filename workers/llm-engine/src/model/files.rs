@@ -297,7 +297,7 @@ impl ModelFiles {
         let named = || format!("{}: tensor '{name}'", self.file_of(location).display());
         let regions = location.regions(&rows, &columns);
         let data = regions.iter().map(|region| self.files.read(region)).collect::<Result<_>>();
-        location.decode(format, &rows, &columns, data.with_context(named)?).with_context(named)
+        location.decode(format, [&rows, &columns], data.with_context(named)?).with_context(named)
     }
 
     /// Reads an f32 vector, or returns `None` if there is no such tensor.

@@ -208,7 +208,9 @@ pub(super) fn load_files(
         vision.as_ref().map_or(0, |own| own.config.reserved_bytes(own.processor.max_tokens(), types.states));
     let all = weights + adapters + pictures + options.draft_model_sizes.map_or(0, |draft| draft.weights);
     let free = options.memory_bytes.map_or_else(|| usable_memory(device), |bytes| Ok(Some(bytes)))?;
-    if let Some(free) = free.filter(|_| adapters > 0) {
+    // Not checked for a cache of a given size: adapters that do not fit are refused when they are moved, and a reload must not
+    // fail for them.
+    if let Some(free) = free.filter(|_| adapters > 0 && options.cache_bytes.is_none()) {
         let left = free.saturating_sub(all - adapters);
         ensure!(
             adapters < left,

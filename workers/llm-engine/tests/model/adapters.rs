@@ -334,6 +334,14 @@ fn memory_is_reserved_for_adapters() {
     let elements = 3 * (32 + 64) + (32 + 32) + 2 * (32 + 64) + (32 + 32);
     assert_eq!((none, reserved), (0, 3 * 64 * 2 * elements * size_of::<f32>()));
     assert!((all - fewer).abs_diff(reserved / block) <= 1, "{all} {fewer} {reserved}");
+    // A model with a cache of a given size is loaded, also again, if other programs took the memory for its adapters.
+    for (cache_bytes, is_loaded) in [(None, false), (Some(1 << 20), true)] {
+        let adapters = AdapterLimits { count: 3, rank: 1 << 20 };
+        let options =
+            LoadOptions { memory_bytes: Some(8 << 20), cache_bytes, adapters, ..LoadOptions::default() };
+        let loaded = load_decoder(&path, &Device::Cpu, options, &mut |_| ());
+        assert_eq!(loaded.is_ok(), is_loaded, "{:?}", loaded.err());
+    }
 }
 
 #[test]

@@ -44,7 +44,7 @@ SECTIONS = dict(mrope_interleaved=True, mrope_section=[2, 1, 1], rope_type="defa
 MROPE = dict(SECTIONS, partial_rotary_factor=0.25)
 # All of Granite's multipliers differ from 1.
 GRANITE = dict(
-    {key: value for key, value in SIZES.items() if key != "num_hidden_layers"},
+    SIZES,
     num_hidden_layers=4,
     attention_multiplier=0.2,
     embedding_multiplier=5.0,
@@ -58,7 +58,7 @@ GRANITE = dict(
 )
 # Mamba 1 has a state for each channel, of which this has 64.
 JAMBA = dict(
-    {key: value for key, value in SIZES.items() if key != "num_hidden_layers"},
+    SIZES,
     num_hidden_layers=4,
     attn_layer_period=3,
     attn_layer_offset=1,
@@ -80,6 +80,23 @@ FALCON = dict(
     ssm_out_multiplier=0.6,
     mlp_multipliers=[1.4, 0.9],
     ssm_multipliers=[0.9, 1.1, 0.7, 1.3, 1.5],
+)
+NEMOTRON = dict(
+    {key: value for key, value in SIZES.items() if key != "num_hidden_layers"},
+    head_dim=32,
+    ssm_state_size=16,
+    mamba_num_heads=4,
+    mamba_head_dim=24,
+    # Without its custom kernels, transformers has this minimum of steps, which the kernels do not have.
+    time_step_min=1e-9,
+)
+NEMOTRON_EXPERTS = dict(
+    NEMOTRON,
+    n_groups=1,
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=32,
+    moe_shared_expert_intermediate_size=64,
 )
 MODELS = {
     "jamba": (JambaForCausalLM, JambaConfig(**JAMBA, num_experts=1, num_experts_per_tok=1)),
@@ -132,51 +149,25 @@ MODELS = {
     "nemotron-h": (
         NemotronHForCausalLM,
         NemotronHConfig(
-            **{key: value for key, value in SIZES.items() if key != "num_hidden_layers"},
-            head_dim=32,
+            **NEMOTRON,
             layers_block_type=["mamba", "mlp", "mamba", "attention", "mlp", "mamba"],
-            ssm_state_size=16,
-            mamba_num_heads=4,
-            mamba_head_dim=24,
             n_groups=2,
-            # Without its custom kernels, transformers has this minimum of steps, which the kernels do not have.
-            time_step_min=1e-9,
         ),
     ),
     "nemotron-h-moe": (
         NemotronHForCausalLM,
         NemotronHConfig(
-            **{key: value for key, value in SIZES.items() if key != "num_hidden_layers"},
-            head_dim=32,
+            **NEMOTRON_EXPERTS,
             layers_block_type=["mamba", "moe", "attention", "moe"],
-            ssm_state_size=16,
-            mamba_num_heads=4,
-            mamba_head_dim=24,
-            n_groups=1,
-            time_step_min=1e-9,
-            n_routed_experts=4,
-            num_experts_per_tok=2,
-            moe_intermediate_size=32,
-            moe_shared_expert_intermediate_size=64,
             routed_scaling_factor=2.5,
         ),
     ),
     "nemotron-h-latent": (
         NemotronHForCausalLM,
         NemotronHConfig(
-            **{key: value for key, value in SIZES.items() if key != "num_hidden_layers"},
-            head_dim=32,
+            **NEMOTRON_EXPERTS,
             layers_block_type=["mamba", "attention", "moe"],
-            ssm_state_size=16,
-            mamba_num_heads=4,
-            mamba_head_dim=24,
-            n_groups=1,
-            time_step_min=1e-9,
-            n_routed_experts=4,
-            num_experts_per_tok=2,
-            moe_intermediate_size=32,
             moe_latent_size=16,
-            moe_shared_expert_intermediate_size=64,
         ),
     ),
     # The first layer has attention, and the last one none.

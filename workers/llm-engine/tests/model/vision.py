@@ -69,15 +69,23 @@ SIGLIP = dict(
     hidden_act="gelu_pytorch_tanh",
 )
 PIXTRAL = dict(
-    model_type="pixtral",
-    hidden_size=32,
-    head_dim=16,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    patch_size=4,
-    image_size=32,
-    hidden_act="silu",
+    text_config=dict(
+        TEXT, model_type="mistral", sliding_window=None, rope_parameters=dict(rope_type="default", rope_theta=1e4)
+    ),
+    vision_config=dict(
+        model_type="pixtral",
+        hidden_size=32,
+        head_dim=16,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        patch_size=4,
+        image_size=32,
+        hidden_act="silu",
+    ),
+    vision_feature_layer=-1,
+    projector_hidden_act="gelu",
+    image_token_index=IMAGE,
 )
 TOKENS = dict(image_token_id=IMAGE, video_token_id=43, vision_start_token_id=44, vision_end_token_id=45)
 
@@ -227,6 +235,10 @@ QWEN3_PROCESSOR = Qwen2VLImageProcessorPil(
     image_mean=[0.5] * 3,
     image_std=[0.5] * 3,
 )
+QWEN3_TEXT = dict(TEXT, rope_parameters=mrope([4, 2, 2], mrope_interleaved=True))
+QWEN3 = dict(
+    vision_config=dict(SIZES, num_position_embeddings=16, deepstack_visual_indexes=[0, 1]), **TOKENS
+)
 QWEN_FUNCTIONS = (qwen_features, qwen_rows, qwen_inputs)
 # Model, configuration, image processor, features of a picture, tokens of a picture, inputs of pictures.
 MODELS = {
@@ -244,26 +256,14 @@ MODELS = {
     ),
     "qwen3-vl": (
         Qwen3VLForConditionalGeneration,
-        Qwen3VLConfig(
-            text_config=dict(TEXT, rope_parameters=mrope([4, 2, 2], mrope_interleaved=True)),
-            vision_config=dict(SIZES, num_position_embeddings=16, deepstack_visual_indexes=[0, 1]),
-            **TOKENS,
-        ),
+        Qwen3VLConfig(text_config=QWEN3_TEXT, **QWEN3),
         QWEN3_PROCESSOR,
         *QWEN_FUNCTIONS,
     ),
     "qwen3-vl-moe": (
         Qwen3VLMoeForConditionalGeneration,
         Qwen3VLMoeConfig(
-            text_config=dict(
-                TEXT,
-                rope_parameters=mrope([4, 2, 2], mrope_interleaved=True),
-                moe_intermediate_size=32,
-                num_experts=4,
-                num_experts_per_tok=2,
-            ),
-            vision_config=dict(SIZES, num_position_embeddings=16, deepstack_visual_indexes=[0, 1]),
-            **TOKENS,
+            text_config=dict(QWEN3_TEXT, moe_intermediate_size=32, num_experts=4, num_experts_per_tok=2), **QWEN3
         ),
         QWEN3_PROCESSOR,
         *QWEN_FUNCTIONS,
@@ -333,14 +333,8 @@ MODELS = {
     "pixtral": (
         LlavaForConditionalGeneration,
         LlavaConfig(
-            text_config=dict(
-                TEXT, model_type="mistral", sliding_window=None, rope_parameters=dict(rope_type="default", rope_theta=1e4)
-            ),
-            vision_config=PIXTRAL,
-            vision_feature_layer=-1,
+            **PIXTRAL,
             vision_feature_select_strategy="full",
-            projector_hidden_act="gelu",
-            image_token_index=IMAGE,
         ),
         PixtralImageProcessorPil(size=dict(longest_edge=24), patch_size=dict(height=4, width=4)),
         pixtral_features,
@@ -350,16 +344,10 @@ MODELS = {
     "mistral3": (
         Mistral3ForConditionalGeneration,
         Mistral3Config(
-            text_config=dict(
-                TEXT, model_type="mistral", sliding_window=None, rope_parameters=dict(rope_type="default", rope_theta=1e4)
-            ),
-            vision_config=PIXTRAL,
-            vision_feature_layer=-1,
-            projector_hidden_act="gelu",
+            **PIXTRAL,
             multimodal_projector_bias=False,
             tie_word_embeddings=False,
             spatial_merge_size=2,
-            image_token_index=IMAGE,
         ),
         # The processor of the model doubles the size of patches.
         PixtralImageProcessorPil(size=dict(longest_edge=40), patch_size=dict(height=8, width=8)),

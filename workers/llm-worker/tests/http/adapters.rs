@@ -70,9 +70,18 @@ impl Folders {
             weights.insert(name, sum);
         }
         candle_core::safetensors::save(&weights, &file).unwrap();
-        candle_core::safetensors::save(&tensors, folder.join("adapter_model.safetensors")).unwrap();
-        let config = json!({"peft_type": "LORA", "r": RANK, "lora_alpha": 2 * RANK, "bias": "none"});
-        std::fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+        write_files(&folder, RANK, &tensors);
+    }
+
+    /// Writes an adapter of this rank that changes nothing.
+    #[cfg(feature = "rocm-emulator")]
+    pub fn write_empty(&self, name: &str, rank: usize) {
+        std::fs::create_dir(self.path(name)).unwrap();
+        let zeros =
+            |rows, columns| Tensor::zeros((rows, columns), candle_core::DType::F16, &Device::Cpu).unwrap();
+        let of_module = |end| format!("base_model.model.model.layers.0.self_attn.o_proj.{end}.weight");
+        let pair = [("lora_A", zeros(rank, 32)), ("lora_B", zeros(32, rank))];
+        write_files(&self.path(name), rank, &pair.map(|(end, matrix)| (of_module(end), matrix)).into());
     }
 
     /// Returns a worker with the adapters `one` and `two`.
@@ -80,6 +89,12 @@ impl Folders {
         let [one, two] = ["one", "two"].map(|name| self.flag(name));
         worker_with(true, options, &[&["--lora-modules", &one, &two], more].concat())
     }
+}
+
+fn write_files(folder: &Path, rank: usize, tensors: &HashMap<String, Tensor>) {
+    candle_core::safetensors::save(tensors, folder.join("adapter_model.safetensors")).unwrap();
+    let config = json!({"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "bias": "none"});
+    std::fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
 }
 
 async fn ask(worker: &Worker, path: &str, body: &Value) -> Value {

@@ -349,10 +349,59 @@ async fn refused_updates_of_adapters_load_no_model() {
     assert!(states.iter().all(|(_, state)| state == "unloaded"), "{states:?}");
 }
 
+/// Tests that observe the memory of the GPU run one at a time.
+#[cfg(feature = "rocm-emulator")]
+static GPU: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// Restores the memory reserve of a GPU when it is dropped, also after a failed assertion.
+#[cfg(feature = "rocm-emulator")]
+struct RestoreReserve(candle_core::RocmDevice, usize);
+
+#[cfg(feature = "rocm-emulator")]
+impl Drop for RestoreReserve {
+    fn drop(&mut self) {
+        self.0.set_memory_reserve(self.1);
+    }
+}
+
+/// An adapter that no longer fits leaves its model and the other adapters usable.
+#[cfg(feature = "rocm-emulator")]
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_for_an_adapter_that_does_not_fit_fail_alone() {
+    let _gpu = GPU.lock().await;
+    candle_core::rocm::rocm_loader::select("emulator:gfx1100").unwrap();
+    let (folder, adapters) = (folder(), Folders::write());
+    adapters.write_empty("large", 1 << 17);
+    let modules = ["one", "large"].map(|name| module(name, &adapters, "chat"));
+    let flags = ["--models-dir", &flag(folder.path()), "--max-lora-rank", "131072", "--lora-modules"];
+    let worker =
+        Several::start_on(DeviceKind::Rocm, &[&flags[..], &modules.each_ref().map(|m| &m[..])].concat());
+    let worker = worker.unwrap();
+    let expected = [worker.text("chat", "Hello").await, worker.text("one", "Hello").await];
+    worker.text("plain", "Hello").await;
+    let device = worker.api.served().unwrap().device().device.clone();
+    let candle_core::Device::Rocm(gpu) = &device else { panic!("{device:?}") };
+    let restored = RestoreReserve(gpu.clone(), gpu.memory_reserve());
+    // The other model takes as much memory as that of the adapters.
+    gpu.set_memory_reserve(gpu.memory_info().unwrap().0 - (4 << 20));
+    for _ in 0..2 {
+        let answer = worker.post("/v1/completions", &completion("large", "Hello")).await;
+        assert_eq!(answer.error(), (503, "load_failed".into(), None), "{}", answer.text);
+        for part in [&format!("{} of 32 MiB", adapters.path("large").display()), "smaller --cache-memory"] {
+            assert!(answer.text.contains(part), "{}", answer.text);
+        }
+        let texts = [worker.text("chat", "Hello").await, worker.text("one", "Hello").await];
+        assert_eq!(texts, expected);
+    }
+    drop(restored);
+    assert_eq!(worker.text("large", "Hello").await, expected[0]);
+}
+
 /// Adapters of a model that is unloaded leave their memory to other models, and are copied back with it.
 #[cfg(feature = "rocm-emulator")]
 #[tokio::test(flavor = "multi_thread")]
 async fn adapters_of_unloaded_models_take_no_memory_of_the_gpu() {
+    let _gpu = GPU.lock().await;
     candle_core::rocm::rocm_loader::select("emulator:gfx1100").unwrap();
     let (folder, adapters) = (folder(), Folders::write());
     let flags = ["--models-dir", &flag(folder.path()), "--lora-modules", &module("one", &adapters, "chat")];

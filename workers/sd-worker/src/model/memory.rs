@@ -54,11 +54,27 @@ pub(super) struct MemoryPlan {
     pub decoded_bytes: usize,
 }
 
-/// Returns the maximum memory for decoded copies of quantized matrices if weights take `planned` of the `free` bytes. `wanted` is
-/// that of the options.
-pub(super) fn decoded_bytes(free: Option<usize>, planned: usize, wanted: Option<usize>) -> usize {
+/// Returns the maximum memory for decoded copies of quantized matrices if weights take `planned` of the `free` bytes. The default
+/// is a part of the rest. A size of the options, `wanted`, is limited to the rest, less the bytes `reserved` for other models.
+pub(super) fn decoded_bytes(
+    free: Option<usize>,
+    planned: usize,
+    reserved: usize,
+    wanted: Option<usize>,
+) -> usize {
     let left = free.map_or(0, |free| free.saturating_sub(planned.saturating_add(ACTIVATION_BYTES)));
-    wanted.unwrap_or(left / DECODED_PART).min(left)
+    // The default leaves most of the rest to other models.
+    let Some(wanted) = wanted else { return left / DECODED_PART };
+    let limit = left.saturating_sub(reserved);
+    if free.is_some() && wanted > limit {
+        let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+        tracing::info!(
+            wanted_mib = mib(wanted),
+            used_mib = mib(limit),
+            "decoded copies take less memory than --decoded-memory, since weights, activations and other models need the rest"
+        );
+    }
+    wanted.min(limit)
 }
 
 /// Remedies for a model that does not fit into the memory of the device.
@@ -96,15 +112,22 @@ mod tests {
     #[test]
     fn decoded_copies_leave_memory_for_activations() {
         const GIB: usize = 1 << 30;
-        for (free, planned, wanted, expected) in [
-            (Some(192 * GIB), 14 * GIB, None, 22 * GIB),
-            (Some(192 * GIB), 14 * GIB, Some(30 * GIB), 30 * GIB),
-            (Some(20 * GIB), 14 * GIB, Some(30 * GIB), 4 * GIB),
-            (Some(15 * GIB), 14 * GIB, Some(30 * GIB), 0),
-            (Some(192 * GIB), 14 * GIB, Some(0), 0),
-            (None, 14 * GIB, Some(GIB), 0),
+        for (free, planned, reserved, wanted, expected) in [
+            (Some(192 * GIB), 14 * GIB, 0, None, 22 * GIB),
+            (Some(192 * GIB), 14 * GIB, 0, Some(30 * GIB), 30 * GIB),
+            (Some(20 * GIB), 14 * GIB, 0, Some(30 * GIB), 4 * GIB),
+            (Some(15 * GIB), 14 * GIB, 0, Some(30 * GIB), 0),
+            (Some(192 * GIB), 14 * GIB, 0, Some(0), 0),
+            (None, 14 * GIB, 0, Some(GIB), 0),
+            // Three of four parts are reserved for other models.
+            (Some(192 * GIB), 24 * GIB, 144 * GIB, None, 83 * GIB / 4),
+            (Some(192 * GIB), 24 * GIB, 144 * GIB, Some(30 * GIB), 22 * GIB),
+            (Some(192 * GIB), 56 * GIB, 144 * GIB, None, 67 * GIB / 4),
+            (Some(192 * GIB), 56 * GIB, 144 * GIB, Some(GIB), 0),
+            (None, 14 * GIB, GIB, None, 0),
         ] {
-            assert_eq!(decoded_bytes(free, planned, wanted), expected, "{free:?}, {planned}, {wanted:?}");
+            let found = decoded_bytes(free, planned, reserved, wanted);
+            assert_eq!(found, expected, "{free:?}, {planned}, {reserved}, {wanted:?}");
         }
     }
 }

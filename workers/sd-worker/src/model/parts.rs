@@ -33,9 +33,14 @@ pub struct LoadOptions {
     /// If true, the VAE is not loaded until it is used.
     pub without_vae: bool,
     /// Maximum memory for decoded copies of the network's quantized matrices, in bytes. Products of many rows read them instead of
-    /// decoding blocks in each step. `None` uses an eighth of the memory that weights and
-    /// [`ACTIVATION_BYTES`](super::ACTIVATION_BYTES) leave. GPUs that multiply blocks have no copies.
+    /// decoding blocks in each step. `None` uses an eighth of the memory that weights, [`Self::refiner_bytes`] and
+    /// [`ACTIVATION_BYTES`](super::ACTIVATION_BYTES) leave. The limit is that memory less [`Self::reserved_bytes`]. GPUs that
+    /// multiply blocks have no copies.
     pub decoded_bytes: Option<usize>,
+    /// Memory for the weights of the refiner, which is loaded after this model, in bytes.
+    pub refiner_bytes: usize,
+    /// Memory for other models that are loaded later, in bytes. Copies of the size [`Self::decoded_bytes`] leave it free.
+    pub reserved_bytes: usize,
 }
 
 /// Number of sizes and scores in the additional embedding of XL: original height and width, top and left of the crop, target
@@ -218,7 +223,12 @@ impl Parts {
         }
         Ok(MemoryPlan {
             is_t5_streamed,
-            decoded_bytes: memory::decoded_bytes(free, planned, options.decoded_bytes),
+            decoded_bytes: memory::decoded_bytes(
+                free,
+                planned.saturating_add(options.refiner_bytes),
+                options.reserved_bytes,
+                options.decoded_bytes,
+            ),
         })
     }
 }

@@ -83,8 +83,10 @@ impl Failure {
 pub enum SubmitError {
     /// The queue is full.
     Full {
-        /// Number of waiting requests.
+        /// Number of requests that wait or run; those that run together count as one.
         waiting: usize,
+        /// Maximum number of waiting requests.
+        limit: usize,
         /// Estimated time until a request can be accepted.
         after: Duration,
     },

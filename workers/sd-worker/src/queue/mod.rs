@@ -67,8 +67,11 @@ impl Queue {
     }
 
     /// Reserves a place at the end of the queue. A request at a reserved place is accepted even if the queue is full.
-    pub fn reserve_place(&self) -> QueuePlace {
-        self.0.queue.reserve_place()
+    ///
+    /// # Errors
+    /// The queue is full or closed.
+    pub fn reserve(&self) -> Result<QueuePlace, SubmitError> {
+        self.0.queue.reserve()
     }
 
     /// Adds a request to a model, or, without a request, only loads the model. A request with a place is accepted, even if the
@@ -80,7 +83,7 @@ impl Queue {
         &self,
         model: usize,
         request: Option<Request>,
-        place: Option<QueuePlace>,
+        place: Option<&QueuePlace>,
     ) -> Result<ImageJob, SubmitError> {
         let queue = &self.0.queue;
         let (entry, events) = queue.push(model, request, place)?;
@@ -91,7 +94,7 @@ impl Queue {
     ///
     /// # Errors
     /// The queue is full or closed.
-    pub fn check_capacity(&self, place: Option<QueuePlace>) -> Result<(), SubmitError> {
+    pub fn check_capacity(&self, place: Option<&QueuePlace>) -> Result<(), SubmitError> {
         self.0.queue.check_capacity(place)
     }
 
@@ -151,11 +154,6 @@ impl ImageJob {
     /// Waits for the next event. Returns `None` after the last one.
     pub async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
-    }
-
-    /// Returns the place of this request, for a later request that shall take its position.
-    pub fn place(&self) -> QueuePlace {
-        self.canceller.entry.place()
     }
 
     /// Returns a handle that cancels the request.

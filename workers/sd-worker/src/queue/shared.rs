@@ -1,5 +1,5 @@
 //! State of the queue: waiting and running requests, and counters.
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -45,13 +45,26 @@ pub(super) struct Work {
     pub request: Option<Arc<Request>>,
 }
 
-/// Order of a request in the queue. A request whose model must be loaded has the same place as that loading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct QueuePlace(u64);
+/// A reserved place of one request, which counts as waiting until the request is added or the last clone is dropped. The
+/// loading of its model has the same place.
+#[derive(Clone)]
+pub struct QueuePlace(Arc<Reservation>);
+
+struct Reservation {
+    order: u64,
+    queue: Arc<Shared>,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.queue.state.lock().reserved.remove(&self.order);
+    }
+}
 
 /// A request in the queue.
 pub(super) struct QueueEntry {
-    place: QueuePlace,
+    /// Order in the queue.
+    order: u64,
     work: Mutex<Option<Work>>,
     /// Sender of events; `None` after the last one.
     events: Mutex<Option<UnboundedSender<Event>>>,
@@ -62,11 +75,6 @@ pub(super) struct QueueEntry {
 }
 
 impl QueueEntry {
-    /// Returns its place.
-    pub fn place(&self) -> QueuePlace {
-        self.place
-    }
-
     /// Takes the request. Later calls return `None`.
     pub fn take(&self) -> Option<Work> {
         self.work.lock().take()
@@ -108,15 +116,22 @@ struct State {
     running: Vec<Arc<QueueEntry>>,
     closed: Option<Failure>,
     counters: Status,
-    /// Number of places reserved so far.
-    places: u64,
+    /// Places whose requests have not been added yet.
+    reserved: BTreeSet<u64>,
+    /// Last order that was given to a place.
+    last_order: u64,
 }
 
 impl State {
-    /// Reserves a place at the end of the queue.
-    fn reserve_place(&mut self) -> QueuePlace {
-        self.places += 1;
-        QueuePlace(self.places)
+    /// Returns the order of a place at the end of the queue.
+    fn next_order(&mut self) -> u64 {
+        self.last_order += 1;
+        self.last_order
+    }
+
+    /// Returns the order of a place, unless its request was added.
+    fn reserved_order(&self, place: Option<&QueuePlace>) -> Option<u64> {
+        place.map(|place| place.0.order).filter(|order| self.reserved.contains(order))
     }
 
     /// Moves the request that waits in front to the running ones.
@@ -146,29 +161,36 @@ impl Shared {
         Self { options, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Reserves a place at the end, even if the queue is full.
-    pub fn reserve_place(&self) -> QueuePlace {
-        self.state.lock().reserve_place()
+    /// Reserves a place at the end, unless the queue is full or closed.
+    pub fn reserve(self: &Arc<Self>) -> Result<QueuePlace, SubmitError> {
+        let mut state = self.state.lock();
+        self.check_state(&state, None)?;
+        let order = state.next_order();
+        state.reserved.insert(order);
+        Ok(QueuePlace(Arc::new(Reservation { order, queue: self.clone() })))
     }
 
-    /// Adds a request at a reserved place, even if the queue is full. Without a place, appends it.
+    /// Adds a request at a reserved place, even if the queue is full. Without a place, or if another request took it, appends it.
     pub fn push(
         &self,
         model: usize,
         request: Option<Request>,
-        place: Option<QueuePlace>,
+        place: Option<&QueuePlace>,
     ) -> Result<(Arc<QueueEntry>, UnboundedReceiver<Event>), SubmitError> {
         let mut state = self.state.lock();
         self.check_state(&state, place)?;
         let (events, receiver) = unbounded_channel();
-        let place = place.unwrap_or_else(|| state.reserve_place());
-        let index = state.waiting.partition_point(|other| other.place <= place);
+        let order = state.reserved_order(place).unwrap_or_else(|| state.next_order());
+        if request.is_some() {
+            state.reserved.remove(&order);
+        }
+        let index = state.waiting.partition_point(|other| other.order <= order);
         let position = index + state.running.len();
         let cancelled = Arc::new(AtomicBool::new(false));
         let request = request.map(|request| Request { cancelled: Some(cancelled.clone()), ..request });
         let work = Work { model, request: request.map(Arc::new) };
         let entry = Arc::new(QueueEntry {
-            place,
+            order,
             work: Mutex::new(Some(work)),
             events: Mutex::new(Some(events)),
             position: Mutex::new(position),
@@ -182,18 +204,22 @@ impl Shared {
     }
 
     /// Checks that [`Self::push`] would succeed now.
-    pub fn check_capacity(&self, place: Option<QueuePlace>) -> Result<(), SubmitError> {
+    pub fn check_capacity(&self, place: Option<&QueuePlace>) -> Result<(), SubmitError> {
         self.check_state(&self.state.lock(), place)
     }
 
-    fn check_state(&self, state: &State, place: Option<QueuePlace>) -> Result<(), SubmitError> {
+    fn check_state(&self, state: &State, place: Option<&QueuePlace>) -> Result<(), SubmitError> {
         if let Some(failure) = &state.closed {
             return Err(SubmitError::Closed(failure.clone()));
         }
-        let count = state.waiting.len() + usize::from(!state.running.is_empty());
-        if place.is_none() && count > self.options.max_waiting {
+        // A request whose model is being loaded waits.
+        let is_request = |entry: &&Arc<QueueEntry>| !state.reserved.contains(&entry.order);
+        let running = usize::from(state.running.iter().any(|entry| is_request(&entry)));
+        let waiting = state.reserved.len() + state.waiting.iter().filter(is_request).count() + running;
+        let limit = self.options.max_waiting;
+        if state.reserved_order(place).is_none() && waiting > limit {
             let after = state.counters.last.max(Duration::from_secs(1));
-            return Err(SubmitError::Full { waiting: state.waiting.len(), after });
+            return Err(SubmitError::Full { waiting, limit, after });
         }
         Ok(())
     }

@@ -174,6 +174,8 @@ fn panicked(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tokio::sync::mpsc::UnboundedReceiver;
 
     use super::*;
@@ -283,13 +285,22 @@ mod tests {
 
     #[test]
     fn an_accepted_request_joins_a_full_queue() {
-        let queue = Shared::new(Options { max_waiting: 0, preview_every: 0 });
-        let place = queue.reserve_place();
-        assert!(queue.push(0, None, None).is_ok());
-        assert!(matches!(queue.push(0, None, None), Err(SubmitError::Full { waiting: 1, .. })));
-        assert!(queue.push(0, None, Some(place)).is_ok());
+        let queue = Arc::new(Shared::new(Options { max_waiting: 0, preview_every: 0 }));
+        let is_full = || matches!(queue.reserve(), Err(SubmitError::Full { waiting: 1, limit: 0, .. }));
+        assert!(queue.reserve().is_ok());
+        // The place counts before and after the model is loaded.
+        let place = queue.reserve().ok().unwrap();
+        assert!(is_full());
+        let (_, mut events) = queue.push(0, None, Some(&place)).unwrap();
+        assert!(is_full() && serve(&queue, &mut Fake::default(), queue.next().unwrap()).is_none());
+        assert!(is_full() && code(&last_of(&mut events)) == "none");
+        assert!(queue.push(0, Some(request()), Some(&place)).is_ok());
+        assert!(is_full());
+        // The place can be used once.
+        assert!(matches!(queue.push(0, Some(request()), Some(&place)), Err(SubmitError::Full { .. })));
+        assert!(matches!(queue.check_capacity(Some(&place)), Err(SubmitError::Full { .. })));
         queue.close(&Failure::new("worker_ended", "closed"));
-        assert!(matches!(queue.push(0, None, Some(place)), Err(SubmitError::Closed(_))));
+        assert!(matches!(queue.push(0, None, Some(&place)), Err(SubmitError::Closed(_))));
     }
 
     /// Another request of the batch had ended before.

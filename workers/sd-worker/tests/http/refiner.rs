@@ -1,5 +1,9 @@
 //! XL's refiner for the last steps of a base model.
 use candle_core::Device;
+use clap::Parser;
+use sd_worker::arguments::Arguments;
+use sd_worker::model::Model;
+use sd_worker::run::load_options;
 use serde_json::{Value, json};
 
 use crate::fixture::{Ask, Worker, serve, worker};
@@ -24,6 +28,23 @@ fn refining() -> (tempfile::TempDir, Worker) {
 fn job(switch_at: Option<f64>) -> Value {
     json!({"prompt": "red", "steps": 4, "seed": 1, "width": 32, "height": 32, "scheduler": "euler",
         "refiner_switch_at": switch_at})
+}
+
+/// Decoded copies of the base model leave memory for the refiner, which is loaded later.
+#[test]
+fn memory_is_reserved_for_the_refiner() {
+    let folder = tempfile::tempdir().unwrap();
+    write_configs(folder.path(), &configs(REFINER)).unwrap();
+    let line = ["worker", "--model-path", "base", "--refiner", &folder.path().to_string_lossy()];
+    for (line, has_refiner) in [(&line[..], true), (&line[..3], false)] {
+        let arguments = Arguments::try_parse_from(line).unwrap();
+        let options = load_options(&arguments, &Device::Cpu, 7).unwrap();
+        let refiner = arguments.load_refiner(folder.path());
+        let required = Model::required_bytes(folder.path(), &Device::Cpu, &refiner).unwrap().resident;
+        let expected = if has_refiner { required } else { 0 };
+        assert!(required > 0);
+        assert_eq!((options.refiner_bytes, options.reserved_bytes), (expected, 7));
+    }
 }
 
 #[tokio::test]

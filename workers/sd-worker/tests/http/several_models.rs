@@ -1,6 +1,7 @@
 //! A worker with several models, which are loaded on demand.
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use axum::Router;
 use axum::body::Body;
@@ -48,11 +49,12 @@ impl Several {
     }
 
     /// Serves models of a card with little memory.
-    fn of(loader: LittleMemory, max_loaded: usize) -> anyhow::Result<Self> {
-        let arguments = Arguments::try_parse_from(["worker", "--models-dir", "none"])?;
+    fn of(loader: LittleMemory, more: &[&str]) -> anyhow::Result<Self> {
+        let line = ["worker", "--models-dir", "none"];
+        let arguments = Arguments::try_parse_from(line.iter().chain(more))?;
         let models = LittleMemory::MODELS
             .map(|(name, ..)| ModelLocation { name: name.to_owned(), model: name.to_owned() });
-        let pool = PipelinePool::new(&models, max_loaded, Device::Cpu, Box::new(loader));
+        let pool = PipelinePool::new(&models, 5, Device::Cpu, Box::new(loader));
         let device = device::open(DeviceKind::Cpu, None)?;
         Self::serve(&arguments, Metrics::new(), |_| {
             let start = |generators| Queue::start_several(generators, arguments.queue(), |_: &str| {});
@@ -99,6 +101,14 @@ struct LittleMemory {
     folder: TempDir,
     /// Is locked while a model is loaded.
     gate: Arc<Mutex<()>>,
+    /// Memory that the last model left to others, in bytes.
+    reserved: Arc<AtomicUsize>,
+}
+
+impl Default for LittleMemory {
+    fn default() -> Self {
+        Self { folder: folder(), gate: Arc::default(), reserved: Arc::default() }
+    }
 }
 
 impl LittleMemory {
@@ -111,7 +121,7 @@ impl LittleMemory {
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_are_accepted_before_their_model_is_loaded() {
     let gate = Arc::new(Mutex::new(()));
-    let worker = Several::of(LittleMemory { folder: folder(), gate: gate.clone() }, 5).unwrap();
+    let worker = Several::of(LittleMemory { gate: gate.clone(), ..LittleMemory::default() }, &[]).unwrap();
     let job = |model: &str, steps: usize| json!({"model": model, "prompt": "x", "steps": steps, "seed": 3});
     let names = |events: &[(String, Value)]| events.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     let closed = gate.lock().await;
@@ -147,6 +157,20 @@ async fn jobs_are_accepted_before_their_model_is_loaded() {
     }
 }
 
+/// Jobs have their places in the queue before the tasks that load their models run.
+#[tokio::test]
+async fn no_more_jobs_are_accepted_than_may_wait() {
+    let gate = Arc::new(Mutex::new(()));
+    let loader = LittleMemory { gate: gate.clone(), ..LittleMemory::default() };
+    let worker = Several::of(loader, &["--max-waiting", "1"]).unwrap();
+    let _closed = gate.lock().await;
+    let job = json!({"model": "a", "prompt": "x", "steps": 1, "seed": 3});
+    let post = || worker.post("/v1/jobs", &job);
+    let (first, second, third, fourth) = tokio::join!(post(), post(), post(), post());
+    let statuses = [first, second, third, fourth].map(|answer| answer.status.as_u16());
+    assert_eq!(statuses, [202, 202, 429, 429]);
+}
+
 impl LoadModel for LittleMemory {
     fn required_bytes(&self, location: &ModelLocation) -> anyhow::Result<RequiredBytes> {
         let found = Self::MODELS.into_iter().find(|(name, _)| *name == location.name);
@@ -157,7 +181,8 @@ impl LoadModel for LittleMemory {
         Ok(Some(Self::FREE))
     }
 
-    fn load(&self, location: &ModelLocation) -> anyhow::Result<(Pipeline, ModelInfo)> {
+    fn load(&self, location: &ModelLocation, reserved: usize) -> anyhow::Result<(Pipeline, ModelInfo)> {
+        self.reserved.store(reserved, Relaxed);
         let _open = self.gate.blocking_lock();
         assert!(location.name != "panics", "a damaged file");
         let model =
@@ -170,9 +195,14 @@ impl LoadModel for LittleMemory {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn models_that_do_not_fit_unload_no_other() {
-    let worker = Several::of(LittleMemory { folder: folder(), gate: Arc::default() }, 5).unwrap();
+    let loader = LittleMemory::default();
+    let reserved = loader.reserved.clone();
+    let worker = Several::of(loader, &[]).unwrap();
+    // Each of the five models gets an equal part.
     worker.picture("a").await;
+    assert_eq!(reserved.load(Relaxed), 4 << 30);
     worker.picture("b").await;
+    assert_eq!(reserved.load(Relaxed), 15 << 28);
     let both = ["loaded", "loaded", "unloaded", "unloaded", "unloaded"];
     assert_eq!(worker.states().await, both);
     for (model, part) in [

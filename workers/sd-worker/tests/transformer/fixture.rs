@@ -166,3 +166,14 @@ pub fn levels(a: &Picture, b: &Picture) -> (u8, f64) {
     let total: u64 = differences().map(u64::from).sum();
     (differences().max().unwrap_or(0), total as f64 / a.rgb().len() as f64)
 }
+
+/// Runs an ignored test in a process of its own.
+pub fn run_alone(test: &str) -> Outcome {
+    let output = std::process::Command::new(std::env::current_exe()?)
+        .args(["--ignored", "--exact", test, "--nocapture"])
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && text.contains("1 passed");
+    assert!(passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}

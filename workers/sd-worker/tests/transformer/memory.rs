@@ -309,13 +309,7 @@ fn a_streamed_t5_is_cancelled_between_blocks() -> Outcome {
 #[test]
 fn a_streamed_t5_needs_less_memory_and_changes_no_image() -> Outcome {
     // The device counts the memory of the whole process, to which other tests would add theirs.
-    let output = std::process::Command::new(std::env::current_exe()?)
-        .args(["--ignored", "--exact", "memory::streamed_t5", "--nocapture"])
-        .output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let passed = output.status.success() && text.contains("1 passed");
-    assert!(passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
+    crate::fixture::run_alone("memory::streamed_t5")
 }
 
 #[cfg(feature = "rocm-emulator")]

@@ -70,7 +70,8 @@ pub fn read(folder: &Path, targets: &AdapterTargets) -> Result<AdapterFiles> {
     let layers = layers(&bytes, &config, targets).with_context(|| weights_path.display().to_string())?;
     let digest =
         Sha256::new().chain_update(Sha256::digest(&config_bytes)).chain_update(Sha256::digest(&bytes));
-    Ok(AdapterFiles { digest: digest.finalize().into(), dtype: targets.dtype, layers })
+    let folder = folder.display().to_string();
+    Ok(AdapterFiles { folder, digest: digest.finalize().into(), dtype: targets.dtype, layers })
 }
 
 fn config(bytes: &[u8], max_rank: usize) -> Result<Config> {

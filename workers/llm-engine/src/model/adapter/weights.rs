@@ -1,5 +1,6 @@
 //! Matrices of a loaded adapter.
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::{D, DType, Device, Result, Tensor, bail};
@@ -26,6 +27,8 @@ pub struct LowRankProduct {
 
 /// Matrices of an adapter on the CPU.
 pub struct AdapterFiles {
+    /// Path of the files.
+    pub folder: String,
     pub(super) digest: [u8; 32],
     pub(super) dtype: DType,
     pub(super) layers: Vec<[Option<LowRank>; TARGETS]>,
@@ -33,11 +36,14 @@ pub struct AdapterFiles {
 
 /// A loaded adapter. Adapters with the same files are equal.
 pub struct Adapter {
+    /// Path of its files.
+    pub folder: String,
     digest: [u8; 32],
     /// Device of each rank.
     devices: Vec<Device>,
     /// Replaced when they are moved.
     matrices: RwLock<Arc<AdapterMatrices>>,
+    is_on_devices: AtomicBool,
     bytes: usize,
 }
 
@@ -83,7 +89,8 @@ impl AdapterFiles {
         let ranks = targets.shares.iter().map(&mut layers).collect::<Result<_>>()?;
         let devices = targets.shares.iter().map(|share| share.device.clone()).collect();
         let matrices = RwLock::new(Arc::new(AdapterMatrices { dtype: self.dtype, ranks }));
-        Ok(Adapter { digest: self.digest, devices, matrices, bytes })
+        let is_on_devices = AtomicBool::new(false);
+        Ok(Adapter { folder: self.folder, digest: self.digest, devices, matrices, is_on_devices, bytes })
     }
 }
 
@@ -127,9 +134,10 @@ impl Adapter {
         self.matrices.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn move_to(&self, devices: &[Device]) -> Result<()> {
+    fn move_to(&self, devices: &[Device], is_on_devices: bool) -> Result<()> {
         let moved = Arc::new(self.matrices().to_devices(devices)?);
         *self.matrices.write().unwrap_or_else(PoisonError::into_inner) = moved;
+        self.is_on_devices.store(is_on_devices, Relaxed);
         Ok(())
     }
 
@@ -138,7 +146,7 @@ impl Adapter {
     /// # Errors
     /// Returns an error if a device fails or its memory runs out. The matrices then stay where they are.
     pub fn move_to_devices(&self) -> Result<()> {
-        self.move_to(&self.devices)
+        self.move_to(&self.devices, true)
     }
 
     /// Moves the matrices to the host's memory.
@@ -146,7 +154,12 @@ impl Adapter {
     /// # Errors
     /// See [`Self::move_to_devices`].
     pub fn move_to_host(&self) -> Result<()> {
-        self.move_to(&[Device::Cpu])
+        self.move_to(&[Device::Cpu], false)
+    }
+
+    /// Returns true if the matrices are on the devices of the model.
+    pub fn is_on_devices(&self) -> bool {
+        self.is_on_devices.load(Relaxed)
     }
 
     /// Returns true if it was loaded from these files.

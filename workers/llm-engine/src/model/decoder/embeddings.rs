@@ -2,7 +2,7 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::{Decoder, StepContext, max_rows};
-use crate::model::attention::{AttentionPlan, StepIndices};
+use crate::model::attention::{AttentionPlan, Direction, StepIndices};
 use crate::model::cache::KeysValues;
 use crate::model::config::HeadShape;
 use crate::model::layers::ResidualStream;
@@ -65,10 +65,8 @@ impl Decoder {
             self.upload([tokens, positions, slots, cu_rows, cu_keys, table, wanted, no_states, none_kept])?;
         let sequence_rows = cu_rows.clone();
         let (indices, heads) = ([cu_rows, cu_keys, table], self.heads());
-        let plan = match self.config.bidirectional {
-            true => AttentionPlan::bidirectional(&step, indices, &self.windows, heads)?,
-            false => AttentionPlan::new(&step, indices, &self.windows, heads)?,
-        };
+        let direction = if self.config.bidirectional { Direction::Bidirectional } else { Direction::Causal };
+        let plan = AttentionPlan::new(&step, indices, &self.windows, heads, direction)?;
         let pair = |layer: usize| {
             let HeadShape { kv_heads, width } = self.config.head_shape(layer);
             let zeros = || Tensor::zeros((rows, kv_heads, width), self.cache.types().attention, &self.device);

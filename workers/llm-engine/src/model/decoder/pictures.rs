@@ -1,7 +1,7 @@
 //! Features of pictures among the rows of a step.
 use candle_core::{Device, Result, Tensor, bail};
 
-use crate::model::attention::{AttentionPlan, Heads, Scoring, StepIndices};
+use crate::model::attention::{AttentionPlan, Direction, Heads, Scoring, StepIndices};
 use crate::model::cache::KeysValues;
 use crate::model::vision::Vision;
 use crate::step::{SequenceStep, Step};
@@ -104,7 +104,7 @@ impl BidirectionalImageAttention {
         }
         let [cu_rows, cu_keys, table] = StepIndices::of(&features).parts();
         let indices = [uploaded(cu_rows, device)?, uploaded(cu_keys, device)?, uploaded(table, device)?];
-        let plan = AttentionPlan::bidirectional_image(&features, indices, windows, heads)?;
+        let plan = AttentionPlan::new(&features, indices, windows, heads, Direction::BidirectionalImage)?;
         Ok(Self { rows: uploaded(rows, device)?, in_windows, plan, order: uploaded(order, device)? })
     }
 

@@ -15,7 +15,7 @@ pub mod config;
 pub mod layers;
 mod names;
 
-use super::attention::{AttentionPlan, Heads, StepIndices};
+use super::attention::{AttentionPlan, Direction, Heads, StepIndices};
 use super::files::ModelFiles;
 use super::layers::{Embedding, Norm};
 use super::packed::packed_step;
@@ -157,7 +157,7 @@ impl Encoder {
         let indices = [rows, keys, table].map(Tensor::clone);
         let head_dim = self.config.hidden / self.config.heads;
         let heads = Heads { dtype: self.dtype, width: head_dim };
-        let plan = AttentionPlan::bidirectional(step, indices, &self.windows, heads)?;
+        let plan = AttentionPlan::new(step, indices, &self.windows, heads, Direction::Bidirectional)?;
         let mut x = self.words.forward(tokens, self.dtype)?;
         if let Some(table) = &self.positions {
             x = (x + table.forward(positions, self.dtype)?)?;

@@ -1,6 +1,9 @@
 //! Matrices in files, of which regions are read.
 use std::ops::Range;
 
+/// Rows and columns of a part of a matrix.
+pub type Ranges<'a> = [&'a Range<usize>; 2];
+
 /// Matrix in a file, whose rows follow each other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredMatrix {

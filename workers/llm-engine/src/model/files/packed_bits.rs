@@ -16,7 +16,7 @@ use candle_core::quantized::GgmlDType;
 use rayon::prelude::*;
 
 use super::format::Format;
-use super::matrix::{Region, StoredMatrix};
+use super::matrix::{Ranges, Region, StoredMatrix};
 use super::numbers;
 
 /// Largest number of weights of a word of 32 bits.
@@ -85,7 +85,7 @@ impl Layout {
 }
 
 /// Layout of GPTQ with weights of four bits.
-pub static GPTQ: Layout = Layout { bits: 4, ..GPTQ_8_BITS };
+pub const GPTQ: Layout = Layout { bits: 4, ..GPTQ_8_BITS };
 
 /// Layout of GPTQ with weights of eight bits.
 pub const GPTQ_8_BITS: Layout = Layout {
@@ -98,8 +98,7 @@ pub const GPTQ_8_BITS: Layout = Layout {
 };
 
 /// Layout of AWQ, version GEMM.
-pub static AWQ: Layout =
-    Layout { weights: Axis::Row, bits: 4, places: [0, 4, 1, 5, 2, 6, 3, 7], ..GPTQ_8_BITS };
+pub static AWQ: Layout = Layout { weights: Axis::Row, places: [0, 4, 1, 5, 2, 6, 3, 7], ..GPTQ };
 
 /// Layout of compressed-tensors, format pack-quantized.
 pub static COMPRESSED_TENSORS: Layout = Layout {
@@ -107,8 +106,7 @@ pub static COMPRESSED_TENSORS: Layout = Layout {
     inputs_first: false,
     weights: Axis::Row,
     zeros: Axis::Column,
-    bits: 4,
-    places: [0, 1, 2, 3, 4, 5, 6, 7],
+    ..GPTQ
 };
 
 /// Zero points of groups.
@@ -214,13 +212,7 @@ impl PackedBits {
     /// # Errors
     /// Returns an error for scales outside of the range of f16, groups that do not exist or are not in order, and zero points
     /// that are not symmetric although the configuration requires it.
-    pub fn decode(
-        &self,
-        format: Format,
-        outputs: &Range<usize>,
-        inputs: &Range<usize>,
-        data: &[Vec<u8>],
-    ) -> Result<Vec<u8>> {
+    pub fn decode(&self, format: Format, [outputs, inputs]: Ranges, data: &[Vec<u8>]) -> Result<Vec<u8>> {
         let mut data: Vec<Cow<[u8]>> = data.iter().map(|bytes| Cow::Borrowed(&bytes[..])).collect();
         if let (Some(zeros), Some(words)) = (&self.zeros, data.get_mut(ZEROS)) {
             for word in words.to_mut().as_chunks_mut().0 {

@@ -7,7 +7,7 @@ use candle_core::quantized::GgmlDType;
 use rayon::prelude::*;
 
 use super::format::Format;
-use super::matrix::{Region, StoredMatrix};
+use super::matrix::{Ranges, Region, StoredMatrix};
 use super::numbers;
 
 /// Number of weights of a block.
@@ -70,13 +70,7 @@ impl Scaled {
     ///
     /// # Errors
     /// Returns an error for scales outside of the range of f16, if weights become blocks.
-    pub fn decode(
-        &self,
-        format: Format,
-        outputs: &Range<usize>,
-        inputs: &Range<usize>,
-        data: &[Vec<u8>],
-    ) -> Result<Vec<u8>> {
+    pub fn decode(&self, format: Format, [outputs, inputs]: Ranges, data: &[Vec<u8>]) -> Result<Vec<u8>> {
         let [weights, scales] = data else { bail!("internal error: weights without scales") };
         let [rows, columns] = self.scale_ranges(outputs, inputs);
         let scales = numbers::to_f32(scales, self.scales.1)?;

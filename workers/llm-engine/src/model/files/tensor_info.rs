@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use candle_core::DType;
 
 use super::format::Format;
-use super::matrix::{Region, StoredMatrix};
+use super::matrix::{Ranges, Region, StoredMatrix};
 use super::mxfp4;
 use super::packed_bits::PackedBits;
 use super::scaled::Scaled;
@@ -110,16 +110,10 @@ impl TensorInfo {
     }
 
     /// Converts the bytes of its regions to `format`.
-    pub(super) fn decode(
-        &self,
-        format: Format,
-        rows: &Range<usize>,
-        columns: &Range<usize>,
-        mut data: Vec<Vec<u8>>,
-    ) -> Result<Vec<u8>> {
+    pub(super) fn decode(&self, format: Format, ranges: Ranges, mut data: Vec<Vec<u8>>) -> Result<Vec<u8>> {
         Ok(match (&self.encoding, &data[..]) {
-            (Encoding::PackedBits(weights), data) => weights.decode(format, rows, columns, data)?,
-            (Encoding::Scaled(weights), data) => weights.decode(format, rows, columns, data)?,
+            (Encoding::PackedBits(weights), data) => weights.decode(format, ranges, data)?,
+            (Encoding::Scaled(weights), data) => weights.decode(format, ranges, data)?,
             (Encoding::Mxfp4(..), [elements, scales]) => mxfp4::join(elements, scales),
             _ => data.swap_remove(0),
         })
