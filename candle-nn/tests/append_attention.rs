@@ -285,22 +285,27 @@ fn check_encoded(case: &Case, rows: DType, queries: DType, encoding: CacheEncodi
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
+/// Returns cases of each kind of workgroups, with one tile of keys and several.
+fn workgroup_cases() -> [Case; 9] {
+    [
+        Case::default(),
+        Case { interleaved: true, biased: true, ..Case::default() },
+        Case { normed: true, biased: true, width: 128, pairs: 64, ..Case::default() },
+        // Workgroups of 8 rows, because more of 4 rows would exceed the multiprocessors; a key that begins a page.
+        Case { keys: vec![1300], heads: 8, key_heads: 1, ..Case::default() },
+        Case { keys: vec![1300, 257], heads: 8, key_heads: 1, ..Case::default() },
+        Case { keys: vec![690, 257], heads: 4, key_heads: 1, width: 128, pairs: 64, ..Case::default() },
+        // As many workgroups as run at once, each of which iterates over several tiles of keys.
+        Case { keys: vec![300; 48], width: 8, pairs: 4, interleaved: true, ..Case::default() },
+        Case { keys: vec![1024, 513], heads: 2, key_heads: 1, ..Case::default() },
+        Case { without_slot: Some(1), constant_history: true, has_sinks: true, ..Case::default() },
+    ]
+}
+
 #[test]
 fn rows_are_appended_and_attended_in_one_launch() {
     for dtype in DTYPES {
-        for case in [
-            Case::default(),
-            Case { interleaved: true, biased: true, ..Case::default() },
-            Case { normed: true, biased: true, width: 128, pairs: 64, ..Case::default() },
-            // Workgroups of 8 rows, because more of 4 rows would exceed the multiprocessors; a key that begins a page.
-            Case { keys: vec![1300], heads: 8, key_heads: 1, ..Case::default() },
-            Case { keys: vec![1300, 257], heads: 8, key_heads: 1, ..Case::default() },
-            Case { keys: vec![690, 257], heads: 4, key_heads: 1, width: 128, pairs: 64, ..Case::default() },
-            // As many workgroups as run at once, each of which iterates over several tiles of keys.
-            Case { keys: vec![300; 48], width: 8, pairs: 4, interleaved: true, ..Case::default() },
-            Case { keys: vec![1024, 513], heads: 2, key_heads: 1, ..Case::default() },
-            Case { without_slot: Some(1), constant_history: true, has_sinks: true, ..Case::default() },
-        ] {
+        for case in workgroup_cases() {
             check(&case, dtype);
         }
     }
@@ -343,17 +348,7 @@ fn widths_groups_and_scores_of_all_kinds_are_appended() {
 fn encoded_rows_are_appended_and_attended_in_one_launch() {
     const F16: DType = DType::F16;
     for encoding in [CacheEncoding::Int8, CacheEncoding::Fp8] {
-        for case in [
-            Case::default(),
-            Case { interleaved: true, biased: true, ..Case::default() },
-            Case { normed: true, biased: true, width: 128, pairs: 64, ..Case::default() },
-            // Each kind of workgroups, with one tile of keys and several.
-            Case { keys: vec![1300], heads: 8, key_heads: 1, ..Case::default() },
-            Case { keys: vec![1300, 257], heads: 8, key_heads: 1, ..Case::default() },
-            Case { keys: vec![690, 257], heads: 4, key_heads: 1, width: 128, pairs: 64, ..Case::default() },
-            Case { keys: vec![300; 48], width: 8, pairs: 4, interleaved: true, ..Case::default() },
-            Case { without_slot: Some(1), constant_history: true, has_sinks: true, ..Case::default() },
-        ] {
+        for case in workgroup_cases() {
             check_encoded(&case, F16, F16, encoding);
             check_encoded(&case, DType::BF16, DType::BF16, encoding);
         }

@@ -3,7 +3,7 @@
 use super::attention_plan::Sizes;
 use super::attention_rows::{aligned_rows, invalid, AttentionOperand, Rows};
 use crate::backend::BackendStorage;
-use crate::{DType, Result};
+use crate::{DType, Layout, Result};
 use hip_kernels::contract::{DevicePtr, ATTENTION_DECODE_ROWS, ATTENTION_DECODE_WIDTH, PACK_BYTES};
 
 /// Number of columns of a head that a lane prepares.
@@ -142,30 +142,27 @@ impl<'a> AppendedHeads<'a> {
             )))
         };
         // The kernel writes to the cache itself, and not to an aligned copy.
-        let check =
-            |name: &str, operand: AttentionOperand, rows: &Rows, of: DType, head_stride: Option<usize>| {
-                let has_heads =
-                    operand.1.dims()[1] == 1 || head_stride.is_none_or(|stride| rows.strides[1] == stride);
-                if operand.0.dtype() != of || rows.is_copy() || !has_heads {
-                    let got = operand.0.dtype();
-                    return Err(invalid(format!(
-                        "{op}: {name} must be {of:?} with dense, aligned heads, not {got:?} {:?}",
-                        operand.1
-                    )));
-                }
-                Ok(())
-            };
+        let check_rows = |name: &str, layout: &Layout, rows: &Rows, head_stride: Option<usize>| {
+            let has_heads =
+                layout.dims()[1] == 1 || head_stride.is_none_or(|stride| rows.strides[1] == stride);
+            match rows.is_copy() || !has_heads {
+                true => Err(invalid(format!("{op}: {name} must have dense, aligned heads, not {layout:?}"))),
+                false => Ok(()),
+            }
+        };
         let projection = |name: &str, operand: AttentionOperand| {
-            let (expected, got) = ([1, key_heads, batches, width], operand.1);
-            if got.dims() != expected {
-                return Err(invalid(format!("{op}: {name} must be {expected:?}, not {got:?}")));
+            let (expected, dtype, got) = ([1, key_heads, batches, width], operand.0.dtype(), operand.1);
+            if dtype != of_rows || got.dims() != expected {
+                return Err(invalid(format!(
+                    "{op}: {name} must be {of_rows:?} {expected:?}, not {dtype:?} {got:?}"
+                )));
             }
             let rows = aligned_rows(op, operand)?;
-            check(name, operand, &rows, of_rows, Some(width)).map(|()| rows)
+            check_rows(name, got, &rows, Some(width)).map(|()| rows)
         };
-        check("queries", q, q_rows, of_rows, Some(width))?;
-        check("keys", k, k_rows, k.0.dtype(), None)?;
-        check("values", v, v_rows, k.0.dtype(), None)?;
+        check_rows("queries", q.1, q_rows, Some(width))?;
+        check_rows("keys", k.1, k_rows, None)?;
+        check_rows("values", v.1, v_rows, None)?;
         let none = DevicePtr::NULL;
         let bias = self.bias.map_or(Ok(none), |bias| address("bias", bias, of_rows, &[all]))?;
         let (norms, eps) = match self.norms {

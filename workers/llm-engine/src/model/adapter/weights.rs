@@ -1,6 +1,5 @@
 //! Matrices of a loaded adapter.
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::{D, DType, Device, Result, Tensor, bail};
@@ -43,13 +42,14 @@ pub struct Adapter {
     devices: Vec<Device>,
     /// Replaced when they are moved.
     matrices: RwLock<Arc<AdapterMatrices>>,
-    is_on_devices: AtomicBool,
     bytes: usize,
 }
 
 /// Matrices of an adapter.
 pub(super) struct AdapterMatrices {
     pub(super) dtype: DType,
+    /// True if they are on the devices of the model.
+    is_on_devices: bool,
     /// Layers of each rank.
     ranks: Vec<Vec<[Option<LowRankProduct>; TARGETS]>>,
 }
@@ -88,9 +88,9 @@ impl AdapterFiles {
         };
         let ranks = targets.shares.iter().map(&mut layers).collect::<Result<_>>()?;
         let devices = targets.shares.iter().map(|share| share.device.clone()).collect();
-        let matrices = RwLock::new(Arc::new(AdapterMatrices { dtype: self.dtype, ranks }));
-        let is_on_devices = AtomicBool::new(false);
-        Ok(Adapter { folder: self.folder, digest: self.digest, devices, matrices, is_on_devices, bytes })
+        let matrices = AdapterMatrices { dtype: self.dtype, is_on_devices: false, ranks };
+        let matrices = RwLock::new(Arc::new(matrices));
+        Ok(Adapter { folder: self.folder, digest: self.digest, devices, matrices, bytes })
     }
 }
 
@@ -110,8 +110,8 @@ impl AdapterMatrices {
         self.ranks.get(rank)?.get(layer)?[target as usize].as_ref()
     }
 
-    /// Copies the matrices of rank i to `devices[i % devices.len()]`.
-    fn to_devices(&self, devices: &[Device]) -> Result<Self> {
+    /// Copies the matrices of rank i to `devices[i % devices.len()]`, which are those of the model or the host's.
+    fn to_devices(&self, devices: &[Device], is_on_devices: bool) -> Result<Self> {
         let mut ranks = Vec::with_capacity(self.ranks.len());
         for (layers, device) in self.ranks.iter().zip(devices.iter().cycle()) {
             let mut copied = Vec::with_capacity(layers.len());
@@ -124,7 +124,7 @@ impl AdapterMatrices {
             }
             ranks.push(copied);
         }
-        Ok(Self { dtype: self.dtype, ranks })
+        Ok(Self { dtype: self.dtype, is_on_devices, ranks })
     }
 }
 
@@ -135,9 +135,8 @@ impl Adapter {
     }
 
     fn move_to(&self, devices: &[Device], is_on_devices: bool) -> Result<()> {
-        let moved = Arc::new(self.matrices().to_devices(devices)?);
+        let moved = Arc::new(self.matrices().to_devices(devices, is_on_devices)?);
         *self.matrices.write().unwrap_or_else(PoisonError::into_inner) = moved;
-        self.is_on_devices.store(is_on_devices, Relaxed);
         Ok(())
     }
 
@@ -159,7 +158,7 @@ impl Adapter {
 
     /// Returns true if the matrices are on the devices of the model.
     pub fn is_on_devices(&self) -> bool {
-        self.is_on_devices.load(Relaxed)
+        self.matrices().is_on_devices
     }
 
     /// Returns true if it was loaded from these files.
