@@ -53,11 +53,10 @@ __device__ __forceinline__ V reduce_neighbours(V value, F f) {
     return value;
 }
 
-// Quantizes 4 * FOURS consecutive activations per lane to bytes; `i` is the lane's index in a dense array. SPAN
-// activations share a scale, which the first lane of each PIECE writes. Lanes past the end must call this, too.
-template <unsigned int FOURS, unsigned int SPAN>
-__device__ __forceinline__ void quantize(const float (&x)[4 * FOURS], size_t i, bool inside, uint32_t *words_at,
-                                         Scale *scales) {
+// Quantizes 4 * FOURS consecutive activations per lane to bytes, which `store` receives as words; `i` is the lane's index in a
+// dense array. SPAN activations share a scale, which the first lane of each PIECE writes. Lanes past the end must call this, too.
+template <unsigned int FOURS, unsigned int SPAN, typename S>
+__device__ __forceinline__ void quantize(const float (&x)[4 * FOURS], size_t i, bool inside, S store, Scale *scales) {
     constexpr unsigned int N = 4 * FOURS, PIECE_LANES = PIECE / N, RUN_LANES = RUN / N;
     float largest = 0;
 #pragma unroll
@@ -66,8 +65,8 @@ __device__ __forceinline__ void quantize(const float (&x)[4 * FOURS], size_t i, 
     }
     largest = reduce_neighbours<SPAN / N>(largest, [](float a, float b) INLINE { return fmaxf(a, b); });
     const float inverse = largest > 0 ? 127 / largest : 0;
-    typedef uint32_t Vector __attribute__((ext_vector_type(FOURS)));
-    Vector words = 0;
+    typedef uint32_t Words __attribute__((ext_vector_type(FOURS)));
+    Words words = 0;
     int sum = 0;
 #pragma unroll
     for (unsigned int k = 0; k < N; ++k) {
@@ -78,7 +77,7 @@ __device__ __forceinline__ void quantize(const float (&x)[4 * FOURS], size_t i, 
     sum = reduce_neighbours<RUN_LANES>(sum, [](int a, int b) INLINE { return a + b; });
     const int other = __shfl_xor_sync(~0u, sum, RUN_LANES, LANES);
     if (inside) {
-        *(Vector *)words_at = words;
+        store(words);
         if (i % PIECE_LANES == 0) {
             scales[i / PIECE_LANES] = Scale{largest / 127, {(int16_t)sum, (int16_t)other}};
         }

@@ -147,20 +147,19 @@ FLOAT_OP(float, f32, CANDLE_FLOAT_F32)
 
 // Calls `run` with the rows of blocks of a format, as a stream if `fits`.
 template <typename F, typename R>
-__device__ __forceinline__ void with_blocks(const QuantizedInput &quantized, const bool fits, R run) {
+__device__ __forceinline__ void with_blocks(void *lds, const RowInput &input, const bool fits, R run) {
     if constexpr (RowsOf<F, 1>::IS_STREAM) {
         if (fits) {
-            typename RowsOf<F, 1>::Stream part = {quantized};
+            typedef typename RowsOf<F, 1>::Stream Stream;
+            Stream part = {Stream::at(lds, input)};
             run(part);
             return;
         }
     }
-    BlockRow<F, 1> part = {quantized};
+    BlockRow<F, 1> part = {BlockRow<F, 1>::at(lds, input)};
     run(part);
 }
 #define QUANTIZED_OP(F, NAME, ...)                                                                                     \
     EXPERT_ROW_KERNEL(NAME, dtype, extern __shared__ uint4 activations[];,                                             \
-        uint8_t *bytes = (uint8_t *)activations;                                                                       \
-        const QuantizedInput quantized = {bytes, (Scale *)(bytes + input.rows * k)};                                   \
-        with_blocks<F>(quantized, ((size_t)weights | k / F::WEIGHTS * F::BYTES) % CANDLE_PACK_BYTES == 0, run);)
+        with_blocks<F>(activations, input, ((size_t)weights | k / F::WEIGHTS * F::BYTES) % CANDLE_PACK_BYTES == 0, run);)
 CANDLE_EACH_FORMAT(QUANTIZED_OP)

@@ -75,7 +75,8 @@ __device__ __forceinline__ void quantize_rows(const T *x, uint8_t *out, const si
                 values[4 * four + k] = (float)pack[k];
             }
         }
-        quantize<FOURS, SPAN>(values, i, inside, (uint32_t *)out + FOURS * i, (Scale *)(out + numel));
+        const auto store = [&](auto words) INLINE { *(decltype(words) *)((uint32_t *)out + FOURS * i) = words; };
+        quantize<FOURS, SPAN>(values, i, inside, store, (Scale *)(out + numel));
     }
 }
 

@@ -29,17 +29,15 @@ template <typename F, unsigned int ROWS>
 __device__ __forceinline__ void quantized_row(const RowMatrices &matrices, const RowInput &input,
                                               const RowEpilogue &after, const unsigned int lanes, RowSums &sums) {
     extern __shared__ uint4 activations[];
-    uint8_t *bytes = (uint8_t *)activations;
-    const QuantizedInput quantized = {bytes, (Scale *)(bytes + input.rows * input.k)};
     if constexpr (RowsOf<F, ROWS>::IS_STREAM) {
         typedef typename RowsOf<F, ROWS>::Stream Stream;
         if (Stream::fits(matrices, input.k)) {
-            Stream part = {quantized};
+            Stream part = {Stream::at(activations, input)};
             row_product<Stream, ROWS>(matrices, input, after, lanes, sums, part);
             return;
         }
     }
-    BlockRow<F, ROWS> part = {quantized};
+    BlockRow<F, ROWS> part = {BlockRow<F, ROWS>::at(activations, input)};
     row_product<BlockRow<F, ROWS>, ROWS>(matrices, input, after, lanes, sums, part);
 }
 

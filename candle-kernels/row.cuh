@@ -10,6 +10,10 @@
 
 constexpr unsigned int ROW_THREADS = CANDLE_ROW_PRODUCT_BLOCK, ROW_GROUPS = ROW_THREADS / LANES;
 
+// If true, lanes skip the multiplication of tasks past the last one. If false, with one row of activations they multiply the
+// weights that their registers happen to hold, and discard the sums: this takes fewer scalar registers, but more vector registers.
+constexpr bool SKIPS_TASKS = CANDLE_OVERLAPS_LAUNCHES || CANDLE_FEW_REGISTERS(false, true);
+
 // Up to three matrices, whose rows are numbered consecutively.
 struct RowMatrices {
     const uint8_t *weights[3];
@@ -116,34 +120,43 @@ struct RowSums {
     float tasks[CANDLE_ROW_PRODUCT_SUMS], squares[CANDLE_PRODUCT_ROWS][ROW_GROUPS];
 };
 
-// Sums of each row of activations over `lanes` neighbouring lanes, at most LANES. Each lane below ROWS receives the sum of
-// the row that its number is mapped to by `row_of_lane`.
-template <unsigned int ROWS>
-__device__ __forceinline__ float reduce_rows(const float (&sums)[ROWS], unsigned int lanes) {
-    const auto add = [](float a, float b) INLINE { return a + b; };
-    if constexpr (ROWS == 1) {
-        return reduce_lanes(sums[0], lanes, add);
-    } else {
-        static_assert(ROWS == 4, "two steps halve the number of sums");
-        const bool odd = threadIdx.x & 1, second = threadIdx.x & 2;
-        float half[2];
+// Adds the products of COUNT tasks over `lanes` neighbouring lanes, at most LANES. A lane below ROWS receives the sums of the row
+// of activations that `row_of_lane` returns for it.
+template <unsigned int ROWS, unsigned int COUNT>
+__device__ __forceinline__ void reduce_rows(const float (&products)[COUNT][ROWS], float (&sums)[COUNT], unsigned int lanes) {
+    static_assert(ROWS == 1 || ROWS == 4, "two steps halve the number of sums");
 #pragma unroll
-        for (unsigned int i = 0; i < 2; ++i) {
-            half[i] = (odd ? sums[2 + i] : sums[i]) + __shfl_xor_sync(~0u, odd ? sums[i] : sums[2 + i], 1, LANES);
-        }
-        float sum = (second ? half[1] : half[0]) + __shfl_xor_sync(~0u, second ? half[0] : half[1], 2, LANES);
-        if (lanes == LANES) {
-#pragma unroll
-            for (unsigned int step = ROWS; step < LANES; step *= 2) {
-                sum += __shfl_xor_sync(~0u, sum, step, LANES);
-            }
+    for (unsigned int c = 0; c < COUNT; ++c) {
+        const float(&of)[ROWS] = products[c];
+        if constexpr (ROWS == 1) {
+            sums[c] = of[0];
         } else {
-#pragma unroll 1
-            for (unsigned int step = ROWS; step < lanes; step *= 2) {
-                sum += __shfl_xor_sync(~0u, sum, step, LANES);
+            const bool odd = threadIdx.x & 1, second = threadIdx.x & 2;
+            float half[2];
+#pragma unroll
+            for (unsigned int i = 0; i < 2; ++i) {
+                half[i] = (odd ? of[2 + i] : of[i]) + __shfl_xor_sync(~0u, odd ? of[i] : of[2 + i], 1, LANES);
             }
+            sums[c] = (second ? half[1] : half[0]) + __shfl_xor_sync(~0u, second ? half[0] : half[1], 2, LANES);
         }
-        return sum;
+    }
+    // The shuffles of different tasks are independent, so that their latencies overlap.
+    const auto add = [&](unsigned int step) INLINE {
+#pragma unroll
+        for (unsigned int c = 0; c < COUNT; ++c) {
+            sums[c] += __shfl_xor_sync(~0u, sums[c], step, LANES);
+        }
+    };
+    if (lanes == LANES) {
+#pragma unroll
+        for (unsigned int step = ROWS; step < LANES; step *= 2) {
+            add(step);
+        }
+    } else {
+#pragma unroll 1
+        for (unsigned int step = ROWS; step < lanes; step *= 2) {
+            add(step);
+        }
     }
 }
 __device__ __forceinline__ unsigned int row_of_lane(unsigned int lane) { return (lane & 1) * 2 + (lane >> 1 & 1); }
@@ -167,7 +180,11 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
     // Groups of less than LANES lanes are a power of two; others are whole multiples.
     const bool is_wide = lanes >= LANES;
     const unsigned int wave = threadIdx.x / LANES, waves = is_wide ? lanes / LANES : 1, shift = log2_of(lanes);
-    const unsigned int groups = is_wide ? threads / LANES / waves : threads >> shift;
+    unsigned int groups = is_wide ? threads / LANES / waves : threads >> shift;
+    if constexpr (ROWS > 1) {
+        // Held in a vector register: gfx90a runs out of scalar registers.
+        asm("" : CANDLE_IN_REGISTER(groups));
+    }
     const unsigned int group = is_wide ? wave / waves : threadIdx.x >> shift;
     const RowLanes place = {lanes, is_wide ? threadIdx.x - group * lanes : threadIdx.x & (lanes - 1), M::units(input.k)};
     // The first group of the lanes that shuffle together, so that they run the same number of iterations.
@@ -188,10 +205,11 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
         // Hidden from the compiler, which would keep all comparisons below in scalar registers.
         unsigned int lead = leader;
         asm volatile("" : CANDLE_IN_REGISTER(lead));
+        const auto has_task = [=](unsigned int before) INLINE { return !SKIPS_TASKS || lead + before < tasks; };
         typename M::Raw ahead[M::AHEAD];
 #pragma unroll
         for (unsigned int i = 0; i < M::AHEAD; ++i) {
-            if (lead + i * groups < tasks) {
+            if (has_task(i * groups)) {
                 ahead[i] = read(group + i * groups, segment);
             }
         }
@@ -215,26 +233,39 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
         }
 #pragma unroll 1
         for (unsigned int done = 0; lead + done < tasks; done += M::AHEAD * groups) {
+            // Number of tasks whose sums are reduced at once. More rows of activations leave registers for one.
+            constexpr unsigned int BATCH = ROWS == 1 ? M::AHEAD : 1;
 #pragma unroll
-            for (unsigned int i = 0; i < M::AHEAD; ++i) {
-                const unsigned int before = done + i * groups;
-                if (lead + before < tasks) {
-                    float products[ROWS] = {M::product(ahead[i], x[0], place, segment)};
+            for (unsigned int start = 0; start < M::AHEAD; start += BATCH) {
+                if (start > 0 && lead + done + start * groups >= tasks) {
+                    continue;
+                }
+                float products[BATCH][ROWS] = {}, task_sums[BATCH];
+#pragma unroll
+                for (unsigned int j = 0; j < BATCH; ++j) {
+                    const unsigned int i = start + j, before = done + i * groups;
+                    if (j > 0 && !has_task(before)) {
+                        continue;
+                    }
+                    products[j][0] = M::product(ahead[i], x[0], place, segment);
 #pragma unroll
                     for (unsigned int r = 1; r < ROWS; ++r) {
                         if (r < input.rows) {
-                            products[r] = M::product(ahead[i], x[r], place, segment);
+                            products[j][r] = M::product(ahead[i], x[r], place, segment);
                         }
                     }
                     if (lead + before + M::AHEAD * groups < tasks) {
                         ahead[i] = read(group + before + M::AHEAD * groups, segment);
                     }
-                    const float sum = reduce_rows<ROWS>(products, min(lanes, LANES));
-                    const unsigned int task = group + before;
+                }
+                reduce_rows<ROWS>(products, task_sums, min(lanes, LANES));
+#pragma unroll
+                for (unsigned int j = 0; j < BATCH; ++j) {
+                    const unsigned int task = group + done + (start + j) * groups;
                     if (place.lane % LANES < ROWS && task < tasks) {
                         const unsigned int row = ROWS == 1 ? 0 : row_of_lane(place.lane);
                         float &to = sums.tasks[(task * waves + place.lane / LANES) * ROWS + row];
-                        to = segment == 0 ? sum : to + sum;
+                        to = segment == 0 ? task_sums[j] : to + task_sums[j];
                     }
                 }
             }

@@ -71,11 +71,51 @@ struct FloatRow {
     }
 };
 
+// Layout of quantized activations in LDS: dense.
+struct DenseBytes {
+    __device__ __forceinline__ static unsigned int size(unsigned int count) { return count; }
+    // Stores activations from `first` on, a multiple of their number, of `count` in all.
+    template <typename W>
+    __device__ __forceinline__ static void store(uint8_t *bytes, unsigned int, unsigned int first, W words) {
+        *(W *)(bytes + first) = words;
+    }
+};
+
+// Layout like that of the weights of rows of blocks, with zeros in place of headers. If a byte of weights has two nibbles, there are
+// two planes: the activations of all low nibbles, then those of the high ones.
+template <typename F, unsigned int HEADER>
+struct StreamBytes {
+    static constexpr unsigned int QUANTS = F::BYTES - HEADER, PLANES = F::WEIGHTS / QUANTS;
+    __device__ __forceinline__ static unsigned int plane_size(unsigned int count) { return count / F::WEIGHTS * F::BYTES; }
+    __device__ __forceinline__ static unsigned int size(unsigned int count) { return PLANES * plane_size(count); }
+    template <typename W>
+    __device__ __forceinline__ static void store(uint8_t *bytes, unsigned int count, unsigned int first, W words) {
+        const unsigned int block = first / F::WEIGHTS, plane = first % F::WEIGHTS / QUANTS, column = first % QUANTS;
+        uint16_t *const to = (uint16_t *)(bytes + plane * plane_size(count) + block * F::BYTES + HEADER + column);
+#pragma unroll
+        for (unsigned int i = 0; i < sizeof(W) / 2; ++i) {
+            to[i] = (uint16_t)(words[i / 2] >> (i % 2 * 16));
+        }
+        if (column == 0) {
+#pragma unroll
+            for (unsigned int i = 1; i <= HEADER / 2; ++i) {
+                to[-(int)i] = 0;
+            }
+        }
+    }
+};
+
 // The rows as bytes in LDS with a scale for each piece. Each workgroup quantizes them itself, which saves a launch.
+template <typename Layout>
 struct QuantizedInput {
     uint8_t *bytes;
     Scale *scales;
 
+    // Returns the input whose bytes, then scales, are at `lds`.
+    __device__ __forceinline__ static QuantizedInput at(void *lds, const RowInput &input) {
+        uint8_t *const bytes = (uint8_t *)lds;
+        return {bytes, (Scale *)(bytes + Layout::size(input.rows * input.k))};
+    }
     template <unsigned int COUNT>
     __device__ __forceinline__ void prepare(const RowInput &input, float (&squares)[COUNT]) {
         // Unrolled, the addresses of all rows would occupy more scalar registers than there are.
@@ -98,7 +138,6 @@ struct QuantizedInput {
     }
     template <typename T, bool GATED>
     __device__ __forceinline__ void prepare_row(const RowInput &input, unsigned int row, float &squares) {
-        uint8_t *row_bytes = bytes + row * input.k;
         Scale *row_scales = scales + row * (input.k / PIECE);
         constexpr unsigned int N = 8, AT_ONCE = 2;
         for (unsigned int begin = 0; begin < input.k; begin += AT_ONCE * N * ROW_THREADS) {
@@ -117,7 +156,10 @@ struct QuantizedInput {
                 // Threads past the end take part in the shuffles of their wave.
                 if (begin + i * ROW_THREADS * N < input.k) {
                     const unsigned int own = begin + (i * ROW_THREADS + threadIdx.x) * N;
-                    quantize<N / 4, PIECE>(values[i], own / N, inside[i], (uint32_t *)(row_bytes + own), row_scales);
+                    const auto store = [&](auto words) INLINE {
+                        Layout::store(bytes, input.rows * input.k, row * input.k + own, words);
+                    };
+                    quantize<N / 4, PIECE>(values[i], own / N, inside[i], store, row_scales);
                 }
             }
         }
@@ -126,7 +168,7 @@ struct QuantizedInput {
 
 // Rows of blocks; a unit is one piece, or two neighbouring pieces of a large block.
 template <typename F, unsigned int ROWS>
-struct BlockRow : QuantizedInput {
+struct BlockRow : QuantizedInput<DenseBytes> {
     static constexpr unsigned int PIECES = F::PIECES > 1 ? 2 : 1, UNITS = F::PIECES > 1 || ROWS > 1 ? 1 : 2;
     static constexpr bool LOADS_BY_GROUP = false;
     struct Raw { typename F::Raw raw[UNITS][PIECES]; };
@@ -223,10 +265,10 @@ struct BlockRow : QuantizedInput {
 };
 
 // Rows of blocks of 32 weights whose header is followed by nibbles or bytes, as a stream of aligned packs. A unit is a
-// pack, which has parts of at most two blocks. Activations are arranged like the weights, with zeros in place of headers.
+// pack, which has parts of at most two blocks.
 template <typename F, unsigned int HEADER, unsigned int ROWS>
-struct StreamRow : QuantizedInput {
-    static constexpr unsigned int QUANTS = F::BYTES - HEADER, PLANES = F::WEIGHTS / QUANTS;
+struct StreamRow : QuantizedInput<StreamBytes<F, HEADER>> {
+    static constexpr unsigned int PLANES = StreamBytes<F, HEADER>::PLANES;
     static constexpr unsigned int UNITS = ROWS == 1 ? 2 / PLANES : 1, AHEAD = ROWS == 1 ? 3 : CANDLE_FEW_REGISTERS(2, 1), WORDS = CANDLE_PACK_BYTES / 4;
     static constexpr bool LOADS_BY_GROUP = false;
     static constexpr uint32_t BITS = PLANES == 1 ? 0xffffffff : 0x0f0f0f0f;
@@ -234,6 +276,7 @@ struct StreamRow : QuantizedInput {
     struct Raw { Pack<uint32_t, WORDS> packs[UNITS]; uint32_t headers[UNITS][2]; };
     // Scale and sums of the activations of the pack's first and last block. If it has only one, the second has none.
     struct Block { float scale, scaled_sum; int offset; };
+    // All bits of a mask are set in words of the first block. Headers are multiplied by zeros.
     struct Activations { int words[UNITS][PLANES][WORDS]; Block blocks[UNITS][2]; uint32_t masks[UNITS][WORDS]; };
 
     // Returns true if rows of k weights are whole packs.
@@ -273,33 +316,33 @@ struct StreamRow : QuantizedInput {
         if constexpr (ROWS > 1) {
             asm("" : CANDLE_IN_REGISTER(row));
         }
-        const uint8_t *row_bytes = bytes + row * input.k;
-        const Scale *row_scales = scales + row * (input.k / PIECE);
+        const Scale *const row_scales = this->scales + row * (input.k / PIECE);
+        const unsigned int plane_size = bytes_of_row(input.rows * input.k);
+        const uint8_t *const row_bytes = this->bytes + row * bytes_of_row(input.k);
+        typedef int Words __attribute__((ext_vector_type(WORDS)));
         Activations x;
 #pragma unroll
         for (unsigned int u = 0; u < UNITS; ++u) {
-            const unsigned int pack = place.clamped(segment, u), first = block_of(pack, 0);
+            const unsigned int pack = place.clamped(segment, u), first = block_of(pack, 0), last = block_of(pack, WORDS - 1);
             int sums[2] = {0, 0};
 #pragma unroll
-            for (unsigned int i = 0; i < PLANES * WORDS; ++i) {
-                const unsigned int plane = i / WORDS, word = i % WORDS, at = pack * CANDLE_PACK_BYTES + word * 4;
-                uint32_t bits = 0;
-#pragma unroll
-                for (unsigned int half = 0; half < 2; ++half) {
-                    const unsigned int offset = (at + 2 * half) % F::BYTES, column = max(offset, HEADER) - HEADER;
-                    const uint8_t *from = row_bytes + (at + 2 * half) / F::BYTES * F::WEIGHTS + plane * QUANTS + column;
-                    const uint32_t inside = ~(uint32_t)((int)(offset - HEADER) >> 31);
-                    bits |= (*(const uint16_t *)from & inside) << (16 * half);
-                }
-                x.words[u][plane][word] = (int)bits;
-                const int sum = __dp4a((int)bits, 0x01010101, 0);
+            for (unsigned int word = 0; word < WORDS; ++word) {
                 x.masks[u][word] = block_of(pack, word) - first - 1;
-                sums[0] += sum & x.masks[u][word];
-                sums[1] += sum & ~x.masks[u][word];
+            }
+#pragma unroll
+            for (unsigned int plane = 0; plane < PLANES; ++plane) {
+                const Words words = *(const Words *)(row_bytes + plane * plane_size + pack * CANDLE_PACK_BYTES);
+#pragma unroll
+                for (unsigned int word = 0; word < WORDS; ++word) {
+                    x.words[u][plane][word] = words[word];
+                    const int sum = __dp4a(words[word], 0x01010101, 0);
+                    sums[0] += sum & x.masks[u][word];
+                    sums[1] += sum & ~x.masks[u][word];
+                }
             }
 #pragma unroll
             for (unsigned int b = 0; b < 2; ++b) {
-                const float scale = row_scales[block_of(pack, b * (WORDS - 1))].scale;
+                const float scale = row_scales[b == 0 ? first : last].scale;
                 x.blocks[u][b] = {scale, scale * (float)sums[b], F::OFFSET * sums[b]};
             }
         }
@@ -311,14 +354,16 @@ struct StreamRow : QuantizedInput {
 #pragma unroll
         for (unsigned int u = 0; u < UNITS; ++u) {
             const Block(&blocks)[2] = x.blocks[u];
-            int dots[2] = {F::OFFSET == 0 ? 0 : -blocks[0].offset, F::OFFSET == 0 ? 0 : -blocks[1].offset};
+            // Sums of the first block, and of both.
+            int first = 0, both = 0;
 #pragma unroll
             for (unsigned int i = 0; i < PLANES * WORDS; ++i) {
                 const unsigned int plane = i / WORDS, word = i % WORDS;
-                const uint32_t q = raw.packs[u][word] >> (4 * plane), mask = x.masks[u][word];
-                dots[0] = __dp4a((int)(q & mask & BITS), x.words[u][plane][word], dots[0]);
-                dots[1] = __dp4a((int)(q & ~mask & BITS), x.words[u][plane][word], dots[1]);
+                const uint32_t q = raw.packs[u][word] >> (4 * plane) & BITS;
+                first = __dp4a((int)(q & x.masks[u][word]), x.words[u][plane][word], first);
+                both = __dp4a((int)q, x.words[u][plane][word], both);
             }
+            const int dots[2] = {first - blocks[0].offset, both - first - blocks[1].offset};
             float part = 0;
 #pragma unroll
             for (unsigned int b = 0; b < 2; ++b) {

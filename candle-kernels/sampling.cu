@@ -8,7 +8,9 @@
 #include "prefix.cuh"
 #pragma clang fp contract(off)
 
-constexpr unsigned int THREADS = CANDLE_SAMPLE_BLOCK, PACK = 4, PACKS_AHEAD = 3;
+constexpr unsigned int THREADS = CANDLE_SAMPLE_BLOCK, PACK = 4;
+// Packs that a thread loads ahead, as many as fit into registers, if logits may change or not.
+template <bool CHANGED> constexpr unsigned int PACKS_AHEAD = CHANGED ? 3 : 4;
 static_assert(THREADS == LANES * LANES, "the sums of all groups fit into one group");
 
 // Keys per unit, and the exponent of their units.
@@ -130,8 +132,17 @@ struct Row {
     }
     // Calls f(token, logit, unchanged logit) for all tokens of this thread, in ascending order. Past the end of the row
     // it passes logits of -INFINITY.
-    template <bool CHANGED, typename F>
+    template <bool MAY_CHANGE, typename F>
     __device__ __forceinline__ void each(F f) const {
+        // Tested once for the row, instead of for each pack.
+        if (MAY_CHANGE && (adjustment_count > 0 || mask != nullptr)) {
+            visit_all<true>(f);
+        } else {
+            visit_all<false>(f);
+        }
+    }
+    template <bool CHANGED, typename F>
+    __device__ __forceinline__ void visit_all(F f) const {
         // A span past the end of the row has no packs.
         const unsigned int begin = threadIdx.x / LANES * span, end = min(begin + span, vocabulary);
         const bool is_aligned = ((uintptr_t)logits / sizeof(T) | vocabulary) % PACK == 0;
@@ -148,7 +159,7 @@ struct Row {
             return values;
         };
         const unsigned int first = begin / PACK + threadIdx.x % LANES, past = (end + PACK - 1) / PACK;
-        for_each_prefetched<PACKS_AHEAD>(first, past, LANES, load, [&](const Pack<T, PACK> &values, unsigned int pack) INLINE {
+        for_each_prefetched<PACKS_AHEAD<CHANGED>>(first, past, LANES, load, [&](const Pack<T, PACK> &values, unsigned int pack) INLINE {
             float raw[PACK];
 #pragma unroll
             for (unsigned int i = 0; i < PACK; ++i) {

@@ -12,7 +12,8 @@ subject! {
     constants {
         /// Maximum number of threads per workgroup of a product of one row.
         ROW_PRODUCT_BLOCK = 512,
-        /// Sums of waves that a workgroup holds in LDS. With a row of 32,768 bytes and its scales they fit into 48 KiB.
+        /// Number of sums of waves that a workgroup holds in LDS. With 32,768 quantized activations, their scales and the
+        /// zeros between them, a workgroup uses at most 56 KiB.
         ROW_PRODUCT_SUMS = 1984,
         /// Code of f32 in the arguments of a product of one row.
         FLOAT_F32 = 0,

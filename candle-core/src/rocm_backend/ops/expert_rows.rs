@@ -3,7 +3,7 @@
 use super::row_product::{float_code, lanes, shares, RowWeights, LANES, MAX_QUANTIZED_ELEMENTS};
 use crate::error::bail;
 use crate::rocm_backend::device::{DeviceState, LaunchConfig};
-use crate::rocm_backend::ops::quantized_row::activation_bytes;
+use crate::rocm_backend::ops::quantized_row::lds_activation_bytes;
 use crate::rocm_backend::storage::element;
 use crate::rocm_backend::RocmError;
 use crate::{DType, Result};
@@ -165,7 +165,7 @@ impl ExpertRows {
         }
         let lds_bytes = match self.weights {
             RowWeights::Floats => 0,
-            RowWeights::Blocks(_) => activation_bytes(1, elements) as u32,
+            RowWeights::Blocks(_) => lds_activation_bytes(1, elements) as u32,
         };
         Ok(LaunchConfig { grid: (x as u32, y as u32, 1), block: (ROW_PRODUCT_BLOCK as u32, 1, 1), lds_bytes })
     }

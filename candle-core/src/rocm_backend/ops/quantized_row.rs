@@ -8,9 +8,18 @@ const MIN_WIDTH: usize = 32;
 /// Bytes of the scale and the sum of QUANTIZED_PIECE activations, which follow their quantized bytes.
 const SCALE_BYTES: usize = 8;
 
+/// Maximum number of bytes of zeros in place of headers for the activations of a piece: 4 in each of two planes, for Q4_1.
+const MAX_HEADER_BYTES: usize = 8;
+
 /// Returns the size in bytes of quantized rows of activations with their scales.
 pub(crate) fn activation_bytes(rows: usize, columns: usize) -> usize {
     rows * columns + rows * columns / QUANTIZED_PIECE * SCALE_BYTES
+}
+
+/// Returns the LDS in bytes that the kernels for one to four rows need for quantized rows of activations. Some arrange them like the
+/// weights (`StreamBytes` in row_parts.cuh).
+pub(crate) fn lds_activation_bytes(rows: usize, columns: usize) -> usize {
+    activation_bytes(rows, columns) + rows * columns / QUANTIZED_PIECE * MAX_HEADER_BYTES
 }
 
 /// Distribution of the rows of a matrix over the threads of kernels for quantized products.

@@ -2,7 +2,7 @@
 //! around them in a decoder layer.
 use crate::rocm_backend::device::{DeviceState, LaunchConfig, Order};
 use crate::rocm_backend::error::unsupported_dtype;
-use crate::rocm_backend::ops::quantized_row::activation_bytes;
+use crate::rocm_backend::ops::quantized_row::lds_activation_bytes;
 use crate::rocm_backend::storage::element;
 use crate::rocm_backend::RocmError;
 use crate::{DType, Result};
@@ -22,7 +22,7 @@ const FREE_MULTIPROCESSORS_DIVISOR: usize = 3;
 const OVERLAPPING_BLOCK: usize = 256;
 /// Maximum number of matrices in one launch.
 pub(crate) const MAX_MATRICES: usize = 3;
-/// Maximum number of elements of all rows whose quantized bytes and scales fit into a workgroup's LDS on every GPU.
+/// Maximum number of elements of all rows whose quantized bytes, scales and zeros fit into 64 KiB of LDS beside the sums.
 pub(super) const MAX_QUANTIZED_ELEMENTS: usize = 32768;
 /// Number of lanes that shuffles combine.
 pub(super) const LANES: usize = 32;
@@ -217,7 +217,7 @@ impl RowProducts<'_> {
         let (each, grid) = shares(results, sums, used * (ROW_PRODUCT_BLOCK / threads));
         let lds_bytes = match self.weights {
             RowWeights::Floats => 0,
-            RowWeights::Blocks(_) => activation_bytes(self.rows, self.k) as u32,
+            RowWeights::Blocks(_) => lds_activation_bytes(self.rows, self.k) as u32,
         };
         let block = (threads as u32, 1, 1);
         let config = LaunchConfig { grid: (grid as u32, 1, 1), block, lds_bytes };
