@@ -1,5 +1,5 @@
 //! Measures the engine's throughput for concurrent streams, the time to the first token when idle and under
-//! load, and the engine's own overhead per step.
+//! load, and the engine's own overhead per step: host time between steps, while the device is idle.
 //!
 //! ```sh
 //! python3 workers/llm-engine/benches/transformers_generate.py --write /tmp/billion        # a model of random weights

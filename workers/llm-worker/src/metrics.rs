@@ -136,5 +136,5 @@ const COUNTERS: [Figure<Status, u64>; 9] = [
         status.tokens_accepted
     }),
     ("llm_preempted", "Preemptions", |status| status.preempted),
-    ("llm_overhead_microseconds", "Host time of steps outside of the model", |status| status.overhead_us),
+    ("llm_overhead_microseconds", "Host time between steps", |status| status.overhead_us),
 ];

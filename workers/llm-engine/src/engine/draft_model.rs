@@ -10,7 +10,7 @@
 //! token after it overwrite its last entry in the head's cache. This changes only drafts, like all that this cache holds.
 use anyhow::{Context, Result};
 
-use crate::sampling::{Row, Sampler};
+use crate::sampling::{Row, SampleBatch, Sampler};
 use crate::step::{BLOCK_SIZE, Step, StepModel, slot};
 
 use super::sequence::Sequence;
@@ -98,12 +98,14 @@ impl DraftModelCache {
             let end = sequence.computed() + 1 - self.shift;
             if sequence.drafts().is_empty() || end == 0 {
                 sequence.keep_drafts(0);
+                sequence.writer.deliver();
                 continue;
             }
             let (computed, hash) = self.prefix(sequence, end);
             let known = |token: &u32| (*token as usize) < capacity.vocabulary;
             if !sequence.tokens()[computed + self.shift..end + self.shift].iter().all(known) {
                 sequence.keep_drafts(0);
+                sequence.writer.deliver();
                 continue;
             }
             let rows = (end - computed).min(left);
@@ -186,8 +188,11 @@ impl DraftModelCache {
         let inputs = texts.iter().zip(&wanted);
         let inputs: Vec<Row> =
             inputs.flat_map(|(text, rows)| (0..*rows).map(|_| text.sequence.draft_row(index))).collect();
+        let batch = self.sampler.launch(&logits, &inputs);
+        // The device computes the drafts meanwhile.
+        texts.iter_mut().for_each(|text| text.sequence.writer.deliver());
         // Without valid logits, there are no drafts.
-        let sampled = self.sampler.sample(&logits, &inputs).unwrap_or_default();
+        let sampled = batch.and_then(SampleBatch::read).unwrap_or_default();
         let mut next = 0;
         for (text, rows) in texts.iter_mut().zip(wanted).filter(|(_, rows)| *rows > 0) {
             next += rows;

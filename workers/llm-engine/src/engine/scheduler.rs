@@ -182,6 +182,11 @@ impl<W> Scheduler<W> {
         self.running.iter().chain(&self.waiting)
     }
 
+    /// Returns the running and the waiting sequences, mutably.
+    pub fn sequences_mut(&mut self) -> impl Iterator<Item = &mut Sequence<W>> {
+        self.running.iter_mut().chain(&mut self.waiting)
+    }
+
     /// Returns the number of waiting sequences.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
@@ -467,7 +472,7 @@ impl<W> Scheduler<W> {
 
     /// Admits the next waiting sequence that can run, and returns its index among the running ones.
     fn admit(&mut self, plan: &mut Plan) -> Option<usize> {
-        if self.running.len() >= self.limits.running {
+        if self.running.len() >= self.limits.running || self.waiting.is_empty() {
             return None;
         }
         let filling = &self.filling;

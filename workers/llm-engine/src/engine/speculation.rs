@@ -129,10 +129,15 @@ impl Drafter {
                 Self::Model(_) => sequence.push_drafts(&vec![0; wanted]),
             }
         }
-        let begin = Instant::now();
         let mut took = Duration::ZERO;
         if let Self::Model(cache) = self {
             scheduler.reserve_drafts();
+            // Texts without drafts are delivered first. The others are delivered while their first draft is computed.
+            if scheduler.decoding().any(|sequence| !sequence.drafts().is_empty()) {
+                let without = scheduler.sequences_mut().filter(|sequence| sequence.drafts().is_empty());
+                without.for_each(|sequence| sequence.writer.deliver());
+            }
+            let begin = Instant::now();
             let drafted = scheduler.decoding().filter(|sequence| !sequence.drafts().is_empty());
             match cache.is_mtp() {
                 true => cache.draft(model, drafted)?,

@@ -39,7 +39,8 @@ pub struct Status {
     pub tokens_drafted: u64,
     /// Number of draft tokens that became part of a text.
     pub tokens_accepted: u64,
-    /// Total host time of steps outside of model and sampler, in microseconds.
+    /// Total host time between steps in microseconds, while the device is idle: from the read of a step's tokens to the launch of
+    /// the next step. Excludes embeddings, adapter loads and draft models.
     pub overhead_us: u64,
     /// State of the model's weights.
     pub model: ModelState,

@@ -1,4 +1,5 @@
-//! Main loop of the thread that owns the model: receives commands, computes steps, delivers events.
+//! Main loop of the thread that owns the model: receives commands, computes steps, delivers events. On ROCm, the text
+//! of a step is delivered while the device computes the next one.
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,7 +11,7 @@ use candle_core::Tensor;
 use model_thread::{catch_panic, error_summary, is_out_of_memory};
 
 use crate::model::adapter::Adapter;
-use crate::sampling::{Row, Sampled, Sampler};
+use crate::sampling::{Row, SampleBatch, Sampled, Sampler};
 use crate::step::StepModel;
 
 use super::adapters::{AdapterJob, ResidentAdapters, move_to_devices};
@@ -300,21 +301,28 @@ impl EngineLoop {
         }
     }
 
-    /// Waits until no other thread uses the devices of the model, if it is loaded.
+    /// Delivers the texts, then waits until no other thread uses the devices of the model, if it is loaded.
     fn settle(&mut self) {
+        self.deliver();
         if let Ok(model) = self.model.get() {
             model.settle();
         }
     }
 
-    /// Computes one step. `from` is the start of its host work; `excluded` is the time since then that is not overhead.
+    /// Sends the events of all accepted tokens.
+    fn deliver(&mut self) {
+        self.scheduler.sequences_mut().for_each(|sequence| sequence.writer.deliver());
+    }
+
+    /// Computes one step. `from` is the start of its host work; `excluded` is the time since then that is not overhead. Overhead
+    /// is the host time before the launch and after the tokens were read, while the device is idle.
     fn step(&mut self, from: Instant, mut excluded: Duration) -> Result<()> {
         excluded += self.propose_drafts()?;
         self.scheduler.plan(&mut self.plan);
         let running = self.scheduler.running().len();
         ensure!(!self.plan.step.tokens.is_empty(), "none of {running} running sequences was scheduled");
         self.scheduler.planned().for_each(|sequence| sequence.writer.start());
-        let begin = Instant::now();
+        let overhead = from.elapsed().saturating_sub(excluded);
         let masked = self.scheduler.will_await_token().filter(|sequence| sequence.writer.has_grammar());
         let (model, plan) = (self.model.get()?, &self.plan);
         let logits = match run_overlapped(masked, Sequence::prepare_masks, || compute(model, plan)) {
@@ -322,12 +330,17 @@ impl EngineLoop {
             Err(error) => return self.fail_step(error),
         };
         self.failures = 0;
-        excluded += begin.elapsed();
         self.scheduler.commit(&self.plan);
-        let (tokens, sampling) = self.write(&logits)?;
+        let mut sampled = self.sample(&logits)?.into_iter();
+        let read = Instant::now();
+        let mut tokens = StepTokens::default();
+        self.scheduler.planned().for_each(|sequence| sequence.write(&mut sampled, &mut tokens));
         self.scheduler.finish_verification();
-        let overhead = from.elapsed().saturating_sub(excluded + sampling);
-        self.overhead += overhead;
+        if !logits.device().is_rocm() {
+            // Elsewhere, the next step or its sampling blocks this thread, so that the text would be late.
+            self.deliver();
+        }
+        self.overhead += overhead + read.elapsed();
         let rank_times = self.model.get()?.rank_times();
         self.shared.count_step(tokens, self.overhead.as_micros() as u64, rank_times);
         Ok(())
@@ -353,6 +366,7 @@ impl EngineLoop {
 
     /// Fails the requests of a failed step; continues with the others if the device still works.
     fn fail_step(&mut self, error: anyhow::Error) -> Result<()> {
+        self.deliver();
         self.model.get()?.check().with_context(|| error_summary(&error))?;
         let out_of_memory = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_out_of_memory);
         if out_of_memory && self.scheduler.retry_with_fewer_rows(&self.plan) {
@@ -374,35 +388,42 @@ impl EngineLoop {
         Ok(())
     }
 
-    /// Samples the next tokens. Returns the token counts and the time spent in sampling.
-    fn write(&mut self, logits: &Tensor) -> Result<(StepTokens, Duration)> {
-        let mut rows = Vec::new();
-        self.scheduler.planned().for_each(|sequence| sequence.push_rows(&mut rows));
-        let begin = Instant::now();
-        if rows.is_empty() {
+    /// Samples the next tokens, and delivers those of earlier steps while the device computes. Returns a token or an error for
+    /// each row of the logits.
+    fn sample(&mut self, logits: &Tensor) -> Result<Vec<Result<Sampled, String>>> {
+        let rows = sampler_rows(&mut self.scheduler);
+        let (count, batch) = (rows.len(), self.sampler.launch(logits, &rows));
+        self.deliver();
+        if count == 0 {
             // Otherwise the host would queue many prompt steps ahead, which could not be cancelled.
             logits.device().synchronize().context("waiting for a step failed")?;
-            return Ok((StepTokens::default(), begin.elapsed()));
+            return Ok(Vec::new());
         }
-        let sampled = match self.sampler.sample(logits, &rows) {
+        let sampled = match batch.and_then(SampleBatch::read) {
             Ok(sampled) => sampled.into_iter().map(Ok).collect(),
-            Err(_) => sample_rows(&mut self.sampler, logits, &rows)?,
+            Err(_) => sample_rows(&mut self.sampler, logits, &sampler_rows(&mut self.scheduler))?,
         };
-        let elapsed = begin.elapsed();
-        ensure!(sampled.len() == rows.len(), "sampled {} tokens for {} rows", sampled.len(), rows.len());
-        drop(rows);
-        let mut sampled = sampled.into_iter();
-        let mut tokens = StepTokens::default();
-        self.scheduler.planned().for_each(|sequence| sequence.write(&mut sampled, &mut tokens));
-        Ok((tokens, elapsed))
+        ensure!(sampled.len() == count, "sampled {} tokens for {count} rows", sampled.len());
+        Ok(sampled)
     }
 
     /// Computes a batch of the embedding jobs. Returns the time it took.
     fn embed_batch(&mut self) -> Result<Duration> {
+        if self.embeddings.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        self.deliver();
         let begin = Instant::now();
         embedding::compute_batch(&mut self.embeddings, self.model.get()?, self.rows);
         Ok(begin.elapsed())
     }
+}
+
+/// Returns the sampler's input for the logits of the committed step.
+fn sampler_rows(scheduler: &mut Scheduler<Writer>) -> Vec<Row<'_>> {
+    let mut rows = Vec::new();
+    scheduler.planned().for_each(|sequence| sequence.push_rows(&mut rows));
+    rows
 }
 
 /// Copies blocks as planned, then computes the logits of the step.

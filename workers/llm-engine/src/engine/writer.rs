@@ -46,6 +46,8 @@ pub(super) struct Writer {
     cancelled: Arc<AtomicBool>,
     started: bool,
     usage: Usage,
+    /// Accepted tokens whose events are not sent yet, in order; empty once the text has ended.
+    undelivered: Vec<Sampled>,
     /// Final event, sent after the request's blocks are released.
     ending: Option<Event>,
     slot: Option<QueueSlot>,
@@ -99,6 +101,7 @@ impl Writer {
             cancelled,
             started: false,
             usage: Usage { prompt_tokens: prompt.len(), ..Usage::default() },
+            undelivered: Vec::new(),
             ending: None,
             shared: slot.shared().clone(),
             slot: Some(slot),
@@ -156,7 +159,7 @@ impl Writer {
                 None => 1 + drafted,
                 Some(Ok(masks)) => masks,
                 Some(Err(error)) => {
-                    self.ending = Some(error_event("grammar", &error));
+                    self.fail("grammar", error_summary(&error));
                     0
                 }
             };
@@ -202,16 +205,14 @@ impl Writer {
             TokenLogProb { actual: LogProb { token: *target, logprob }, top: scored.top }
         };
         let tokens: Vec<_> = targets.iter().zip(scored).map(token).collect();
-        if self.ending.is_none() && !tokens.is_empty() {
+        if !tokens.is_empty() {
             self.send(Event::Prompt { tokens });
         }
     }
 
-    /// Handles the next token. Returns true if the token is part of the text; an end-of-text token is not.
-    fn write(&mut self, sampled: Sampled, cached: usize) -> bool {
-        if self.ending.is_some() {
-            return false;
-        }
+    /// Accepts the next token: updates the state that the next step needs. [`Self::deliver`] sends its event later. Returns true
+    /// if the token is part of the text; an end-of-text token is not.
+    fn accept(&mut self, sampled: Sampled, cached: usize) -> bool {
         self.usage.cached_tokens = cached;
         if self.max_tokens == 0 {
             self.end(StopReason::Length);
@@ -224,20 +225,16 @@ impl Writer {
             return false;
         }
         if let Some(Err(error)) = self.grammar.as_mut().map(|grammar| grammar.accept(token)) {
-            self.ending = Some(error_event("grammar", &error));
+            self.fail("grammar", error_summary(&error));
             return false;
         }
-        // Ids beyond the tokenizer's vocabulary, which pad the model's, add no text.
-        let piece = self.stream.push(token).unwrap_or_default();
         self.usage.completion_tokens += 1;
-        self.send(Event::Token { token, text: piece.text, logprob: sampled.logprob, top: sampled.top });
-        if self.ending.is_some() {
-            return true;
+        self.undelivered.push(sampled);
+        // A stop string ends the text before its next row is computed.
+        if self.stream.has_stops() {
+            self.deliver();
         }
-        if piece.stopped {
-            let (usage, stop) = (self.usage, self.stream.found_stop().map(str::to_owned));
-            self.ending = Some(Event::End { text: String::new(), reason: StopReason::Stop, stop, usage });
-        } else if self.grammar.as_ref().is_some_and(Grammar::finished) {
+        if self.grammar.as_ref().is_some_and(Grammar::finished) {
             self.end(StopReason::Stop);
         } else if self.usage.completion_tokens >= self.max_tokens {
             self.end(StopReason::Length);
@@ -245,13 +242,37 @@ impl Writer {
         true
     }
 
-    /// Ends generation with an error.
-    pub(super) fn fail(&mut self, code: &'static str, message: String) {
-        self.ending = Some(Event::Error { code, message });
+    /// Sends the events of the accepted tokens. The text ends at a stop string, or if too many events are unread.
+    pub(super) fn deliver(&mut self) {
+        let Self { undelivered, stream, events, usage, ending, .. } = self;
+        for Sampled { token, logprob, top } in undelivered.drain(..) {
+            // Ids beyond the tokenizer's vocabulary, which pad the model's, add no text.
+            let piece = stream.push(token).unwrap_or_default();
+            *ending = events.send(Event::Token { token, text: piece.text, logprob, top }).err();
+            if ending.is_none() && piece.stopped {
+                let stop = stream.found_stop().map(str::to_owned);
+                *ending =
+                    Some(Event::End { text: String::new(), reason: StopReason::Stop, stop, usage: *usage });
+            }
+            if ending.is_some() {
+                return;
+            }
+        }
     }
 
+    /// Ends generation with an error, unless it ended before.
+    pub(super) fn fail(&mut self, code: &'static str, message: String) {
+        self.deliver();
+        self.ending.get_or_insert(Event::Error { code, message });
+    }
+
+    /// Ends generation, unless it ended before.
     fn end(&mut self, reason: StopReason) {
-        self.ending = Some(Event::End { text: self.stream.finish(), reason, stop: None, usage: self.usage });
+        self.deliver();
+        if self.ending.is_none() {
+            let text = self.stream.finish();
+            self.ending = Some(Event::End { text, reason, stop: None, usage: self.usage });
+        }
     }
 
     /// Sends an event. If the receiver was dropped, the next [`Self::is_finished`] returns true.
@@ -265,18 +286,13 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         drop(self.slot.take());
-        match (self.ending.take(), self.shared.failed()) {
-            (Some(ending), _) => self.events.finish(ending),
-            (None, Some(failure)) => {
-                let ending = Event::Error { code: failure.code, message: failure.message.clone() };
-                self.events.finish(ending);
-            }
-            (None, None) => {
-                self.end(StopReason::Cancelled);
-                if let Some(ending) = self.ending.take() {
-                    self.events.finish(ending);
-                }
-            }
+        let shared = self.shared.clone();
+        match shared.failed() {
+            Some(failure) => self.fail(failure.code, failure.message.clone()),
+            None => self.end(StopReason::Cancelled),
+        }
+        if let Some(ending) = self.ending.take() {
+            self.events.finish(ending);
         }
     }
 }
@@ -340,6 +356,10 @@ impl Sequence<Writer> {
     ) {
         let (scored, drafted) = self.scored();
         let rows: Vec<_> = results.take(scored.len() + drafted.map_or(0, |drafted| 1 + drafted)).collect();
+        // The text may have ended while the step was computed.
+        if self.writer.ending.is_some() {
+            return;
+        }
         let mut rows = rows.into_iter();
         let prompt_rows: Result<Vec<Sampled>, String> = rows.by_ref().take(scored.len()).collect();
         match prompt_rows {
@@ -376,7 +396,7 @@ impl Sequence<Writer> {
             let token = sampled.token;
             let is_draft = drafts.get(index) == Some(&token);
             self.writer.usage.accepted_tokens += usize::from(is_draft);
-            if !self.writer.write(sampled, cached) {
+            if !self.writer.accept(sampled, cached) {
                 break;
             }
             self.push(token);
@@ -401,8 +421,4 @@ fn allows_others(allowed: &[u32], ends: &[u32]) -> bool {
         bits.fold(0, |all, bit| all | bit)
     };
     allowed.iter().enumerate().any(|(word, bits)| *bits != 0 && bits & !ends_in(word) != 0)
-}
-
-fn error_event(code: &'static str, error: &anyhow::Error) -> Event {
-    Event::Error { code, message: error_summary(error) }
 }

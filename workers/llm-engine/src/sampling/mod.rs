@@ -25,4 +25,4 @@ mod words;
 
 pub use check::check;
 pub use row::Row;
-pub use sampler::{Sampled, Sampler};
+pub use sampler::{SampleBatch, Sampled, Sampler};

@@ -28,6 +28,16 @@ pub struct Sampler {
     penalties: Penalties,
 }
 
+/// Results of [`Sampler::launch`], which the device may still compute.
+#[derive(Debug)]
+pub struct SampleBatch {
+    /// Results of the rows, u32 (rows, words), which [`Outcome::read`] parses; `None` without rows.
+    outcomes: Option<Tensor>,
+    /// [`Row::logprobs`] of each row.
+    logprobs: Vec<Option<usize>>,
+    vocabulary: usize,
+}
+
 impl Sampler {
     /// Creates a sampler; it allocates its table on first use.
     pub fn new() -> Self {
@@ -45,6 +55,15 @@ impl Sampler {
     /// Returns an error if the shapes do not match, a logit is NaN or positive infinity, a row has no
     /// possible token, or the device fails.
     pub fn sample(&mut self, logits: &Tensor, rows: &[Row]) -> Result<Vec<Sampled>> {
+        self.launch(logits, rows)?.read()
+    }
+
+    /// Launches the sampling of a token for each row, see [`Self::sample`]. On ROCm, returns without waiting for the device; on
+    /// other GPUs, waits for the logits, which are copied to the host.
+    ///
+    /// # Errors
+    /// Returns an error if the shapes do not match, a mask allows no token, or the device fails.
+    pub fn launch(&mut self, logits: &Tensor, rows: &[Row]) -> Result<SampleBatch> {
         let (count, vocabulary) = logits.dims2()?;
         if count != rows.len() || vocabulary == 0 || vocabulary > MAX_VOCABULARY {
             bail!(
@@ -53,20 +72,34 @@ impl Sampler {
                 logits.shape()
             )
         }
+        let logprobs: Vec<_> = rows.iter().map(|row| row.logprobs).collect();
         if rows.is_empty() {
-            return Ok(Vec::new());
+            return Ok(SampleBatch { outcomes: None, logprobs, vocabulary });
         }
         let words = words::settings(&mut self.penalties, rows, vocabulary)?;
-        let top = |row: &Row| row.logprobs.unwrap_or(0).min(vocabulary);
-        let max_top = rows.iter().map(top).max().unwrap_or(0);
+        let max_top = logprobs.iter().flatten().max().map_or(0, |top| vocabulary.min(*top));
         let logits = to_supported(logits)?.contiguous()?;
         let length = words.len();
         let settings = Tensor::from_vec(words, length, logits.device())?;
         let op = SampleRows { out_words: RESULT_WORDS + 2 * max_top };
-        let read = logits.apply_op2_no_bwd(&settings, &op)?.to_vec2::<u32>()?;
-        let outcomes = read.iter().zip(rows).enumerate();
-        let sampled = |(index, (read, row)): (usize, (&Vec<u32>, &Row))| {
-            sampled(index, Outcome::read(read, top(row))?, row, vocabulary)
+        let outcomes = Some(logits.apply_op2_no_bwd(&settings, &op)?);
+        Ok(SampleBatch { outcomes, logprobs, vocabulary })
+    }
+}
+
+impl SampleBatch {
+    /// Waits until the batch is sampled, and returns the token of each row.
+    ///
+    /// # Errors
+    /// Returns an error if a logit is NaN or positive infinity, a row has no possible token, or the device fails.
+    pub fn read(self) -> Result<Vec<Sampled>> {
+        let Some(outcomes) = self.outcomes else { return Ok(Vec::new()) };
+        let words = outcomes.dim(1)?;
+        let read = outcomes.flatten_all()?.to_vec1::<u32>()?;
+        let outcomes = read.chunks_exact(words).zip(self.logprobs).enumerate();
+        let sampled = |(index, (read, logprobs)): (usize, (&[u32], Option<usize>))| {
+            let outcome = Outcome::read(read, logprobs.unwrap_or(0).min(self.vocabulary))?;
+            sampled(index, outcome, logprobs.is_some(), self.vocabulary)
         };
         outcomes.map(sampled).collect()
     }
@@ -85,7 +118,7 @@ fn to_supported(logits: &Tensor) -> Result<Tensor> {
 }
 
 /// Returns the token of a row, and its log probabilities if they were requested.
-fn sampled(index: usize, outcome: Outcome, row: &Row, vocabulary: usize) -> Result<Sampled> {
+fn sampled(index: usize, outcome: Outcome, has_logprobs: bool, vocabulary: usize) -> Result<Sampled> {
     if outcome.bad_token != NONE {
         bail!(
             "the logits of row {index} are not finite (the first is that of token {}): the weights are corrupt or overflow their dtype",
@@ -99,7 +132,7 @@ fn sampled(index: usize, outcome: Outcome, row: &Row, vocabulary: usize) -> Resu
     if token as usize >= vocabulary {
         bail!("internal error: sampled token {token} of row {index} from a vocabulary of {vocabulary}")
     }
-    if row.logprobs.is_none() {
+    if !has_logprobs {
         return Ok(Sampled { token, logprob: None, top: Vec::new() });
     }
     let sum = (outcome.raw_sum as f64).ln() - f64::from(words::weight_bits(vocabulary)) * 2f64.ln();

@@ -57,6 +57,11 @@ impl TextStream {
         Self { has_special, ..self }
     }
 
+    /// Returns true if the text may end at a stop string.
+    pub fn has_stops(&self) -> bool {
+        !self.stops.stops.is_empty()
+    }
+
     /// Returns the text that `token` completes. It is empty while a character or a stop string may be
     /// incomplete, for unknown tokens, and for special tokens unless they add their text.
     pub fn push(&mut self, token: u32) -> Result<TextChunk> {

@@ -1,6 +1,8 @@
 //! The engine over a mock model whose next token depends on every cell of the sequence's cache.
 mod blocks;
 mod cache;
+#[cfg(feature = "rocm-emulator")]
+mod delivery;
 mod draft_models;
 mod embeddings;
 mod faults;

@@ -68,6 +68,8 @@ pub struct MockCalls {
 }
 
 pub struct Mock {
+    /// Device of the logits.
+    device: Device,
     cache: Cache,
     capacity: Capacity,
     fault: Option<(usize, Fault)>,
@@ -89,6 +91,7 @@ impl Mock {
     pub fn new(blocks: usize, context: usize) -> Self {
         let capacity = Capacity { vocabulary: VOCABULARY, context, blocks, states: None };
         Self {
+            device: Device::Cpu,
             cache: Cache::new(blocks),
             capacity,
             fault: None,
@@ -100,6 +103,13 @@ impl Mock {
             states: Vec::new(),
             calls: Arc::default(),
         }
+    }
+
+    /// Returns logits on this device.
+    #[cfg(feature = "rocm-emulator")]
+    pub fn on(mut self, device: Device) -> Self {
+        self.device = device;
+        self
     }
 
     /// Has slots of recurrent states, on which the logits depend.
@@ -198,7 +208,7 @@ impl StepModel for Mock {
             }
         }
         self.calls.most_logits.fetch_max(rows.len(), Ordering::Relaxed);
-        Tensor::from_vec(rows.concat(), (rows.len(), VOCABULARY), &Device::Cpu)
+        Tensor::from_vec(rows.concat(), (rows.len(), VOCABULARY), &self.device)
     }
 
     fn check(&mut self) -> Result<()> {
