@@ -96,18 +96,16 @@ impl DraftModelCache {
             // The last draft token is not computed.
             sequence.keep_drafts(capacity.context.saturating_sub(sequence.computed()));
             let end = sequence.computed() + 1 - self.shift;
-            if sequence.drafts().is_empty() || end == 0 {
-                sequence.keep_drafts(0);
-                sequence.writer.deliver();
-                continue;
-            }
-            let (computed, hash) = self.prefix(sequence, end);
             let known = |token: &u32| (*token as usize) < capacity.vocabulary;
-            if !sequence.tokens()[computed + self.shift..end + self.shift].iter().all(known) {
+            let are_known = |computed: usize| {
+                sequence.tokens()[computed + self.shift..end + self.shift].iter().all(known)
+            };
+            let prefix = (!sequence.drafts().is_empty() && end > 0).then(|| self.prefix(sequence, end));
+            let Some((computed, hash)) = prefix.filter(|(computed, _)| are_known(*computed)) else {
                 sequence.keep_drafts(0);
                 sequence.writer.deliver();
                 continue;
-            }
+            };
             let rows = (end - computed).min(left);
             left -= rows;
             if computed + rows < end {

@@ -14,11 +14,7 @@ pub fn data(name: &str) -> PathBuf {
 pub fn device() -> Device {
     #[cfg(feature = "rocm-emulator")]
     {
-        // Falls back to the software GPU.
-        if matches!(rocm_loader::driver(), Err(rocm_loader::LoadError::NoGpu { .. })) {
-            rocm_loader::select("emulator:gfx1100").unwrap();
-        }
-        Device::new_rocm(0).unwrap()
+        crate::gpu::rocm()
     }
     #[cfg(not(feature = "rocm-emulator"))]
     Device::Cpu

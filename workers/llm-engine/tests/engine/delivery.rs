@@ -6,13 +6,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Result, Tensor};
 use llm_engine::engine::{DraftSource, Engine, MAX_DRAFT_TOKENS, Options, Speculation, Status, Stream};
 use llm_engine::request::{Event, Request, StopReason};
 use llm_engine::step::{Capacity, Step, StepModel};
 
 use super::mock::{END, Fault, Mock, StreamOutput, greedy, read, request, start, text, words};
-use super::speculation::{CONTEXT, PERIOD, assert_same_texts, requests};
+use super::speculation::{CONTEXT, PERIOD, assert_same_texts, ngrams, requests};
+use crate::gpu::rocm;
 
 const PROMPT: [u32; 12] = [7; 12];
 
@@ -103,8 +104,9 @@ fn observe(mock: Mock, options: Options, submit: impl FnOnce(&Engine) -> Vec<Str
     received.into_iter().collect()
 }
 
-fn ngrams() -> Option<Speculation> {
-    Some(Speculation { source: DraftSource::Ngram(1..=3), max_tokens: MAX_DRAFT_TOKENS })
+/// Returns a request for a text that ends only at `max_tokens`.
+fn endless(max_tokens: usize) -> Request {
+    Request { ignore_eos: true, ..request(PROMPT.to_vec(), max_tokens) }
 }
 
 /// Returns a request whose text repeats the token 1.
@@ -121,37 +123,27 @@ fn run(mock: Mock, request: Request) -> StreamOutput {
     output
 }
 
-/// Returns the ROCm device: the one that the environment selects, or a software GPU.
-fn rocm() -> Device {
-    if matches!(rocm_loader::driver(), Err(rocm_loader::LoadError::NoGpu { .. })) {
-        rocm_loader::select("emulator:gfx1100").unwrap();
-    }
-    Device::new_rocm(0).unwrap()
-}
-
 fn mock() -> Mock {
     Mock::new(100, CONTEXT).on(rocm())
 }
 
 #[test]
 fn texts_are_delivered_after_the_launch_of_the_next_step() {
-    let endless = Request { ignore_eos: true, ..request(PROMPT.to_vec(), 6) };
-    let calls = observe(mock(), Options::default(), |engine| vec![engine.submit(endless).unwrap()]);
+    let submit = |engine: &Engine| vec![engine.submit(endless(6)).unwrap()];
+    let calls = observe(mock(), Options::default(), submit);
     assert_eq!(calls[0].events, [[Event::Started]]);
     let tokens: Vec<_> = calls.iter().map(|call| call.tokens(0)).collect();
     // The last two follow the launch of the last step: the text ends with it.
     assert_eq!(tokens, [0, 0, 1, 1, 1, 1, 2]);
     assert!(matches!(calls[6].events[0][..], [.., Event::Token { .. }, Event::End { .. }]));
     // On the CPU, the step itself would delay them.
-    let endless = Request { ignore_eos: true, ..request(PROMPT.to_vec(), 6) };
-    let submit = |engine: &Engine| vec![engine.submit(endless).unwrap()];
     let calls = observe(Mock::new(100, CONTEXT), Options::default(), submit);
     assert_eq!(calls.iter().map(|call| call.tokens(0)).collect::<Vec<_>>(), [0, 1, 1, 1, 1, 1, 1]);
 }
 
 #[test]
 fn accepted_drafts_are_delivered_together() {
-    let options = Options { speculation: ngrams(), ..Options::default() };
+    let options = Options { speculation: ngrams(MAX_DRAFT_TOKENS), ..Options::default() };
     let submit = |engine: &Engine| vec![engine.submit(repeating(40)).unwrap()];
     let calls = observe(mock().repeating(1), options, submit);
     let tokens: Vec<_> = calls.iter().map(|call| call.tokens(0)).collect();
@@ -177,7 +169,7 @@ fn texts_on_rocm_equal_those_on_the_cpu() {
     let model = |blocks| Mock::new(blocks, CONTEXT).repeating(PERIOD).on(rocm());
     let drafted = |blocks| model(blocks).drafted_by(model(blocks).with_noise(99));
     let drafts = |status: &Status| assert!(status.tokens_accepted < status.tokens_drafted, "{status:?}");
-    assert_same_texts(&requests(70), model, &ngrams().unwrap(), drafts);
+    assert_same_texts(&requests(70), model, &ngrams(MAX_DRAFT_TOKENS).unwrap(), drafts);
     let by_model = Speculation { source: DraftSource::Model, max_tokens: 7 };
     assert_same_texts(&requests(70), drafted, &by_model, drafts);
 }
@@ -217,7 +209,7 @@ fn stop_strings_end_texts_before_their_next_row() {
     let (whole, stop) = (words(&tokens), format!("{} w{}", tokens[10], tokens[11]));
     let count = (1..=40).find(|count| words(&tokens[..*count]).contains(&stop)).unwrap();
     let engine = start(mock(), Options::default());
-    let request = Request { stop: vec![stop.clone()], ignore_eos: true, ..request(PROMPT.to_vec(), 40) };
+    let request = Request { stop: vec![stop.clone()], ..endless(40) };
     let output = read(engine.submit(request).unwrap());
     assert_eq!((output.reason(), &output.tokens[..]), (StopReason::Stop, &tokens[..count]));
     assert_eq!(output.text, whole[..whole.find(&stop).unwrap()]);
@@ -230,7 +222,8 @@ fn stop_strings_end_texts_before_their_next_row() {
 
 #[test]
 fn stop_strings_end_texts_before_further_accepted_drafts() {
-    let engine = start(mock().repeating(1), Options { speculation: ngrams(), ..Options::default() });
+    let engine =
+        start(mock().repeating(1), Options { speculation: ngrams(MAX_DRAFT_TOKENS), ..Options::default() });
     let output = read(engine.submit(Request { stop: vec![words(&[1; 7])], ..repeating(40) }).unwrap());
     assert_eq!((output.reason(), output.tokens.len(), &*output.text), (StopReason::Stop, 7, ""));
     // The step with eight tokens ends after two of them.
@@ -245,16 +238,14 @@ fn stop_strings_end_texts_before_further_accepted_drafts() {
 #[test]
 fn the_last_tokens_precede_each_kind_of_ending() {
     let (tokens, _) = greedy(&PROMPT, 40, true);
-    let request = |max_tokens| Request { ignore_eos: true, ..request(PROMPT.to_vec(), max_tokens) };
-    let output = run(mock(), request(5));
+    let output = run(mock(), endless(5));
     assert_eq!((output.reason(), &output.tokens[..]), (StopReason::Length, &tokens[..5]));
-    assert!(run(mock(), request(0)).tokens.is_empty());
+    assert!(run(mock(), endless(0)).tokens.is_empty());
     let last = tokens[5];
     let first = tokens.iter().position(|token| *token == last).unwrap();
-    let output = run(mock(), Request { stop_token_ids: vec![last], ..request(40) });
+    let output = run(mock(), Request { stop_token_ids: vec![last], ..endless(40) });
     assert_eq!((output.reason(), &output.tokens[..]), (StopReason::Stop, &tokens[..first]));
-    let mut ends = request(40);
-    ends.ignore_eos = false;
+    let mut ends = request(PROMPT.to_vec(), 40);
     ends.sampling.logit_bias = vec![(END, 100.0)];
     ends.min_tokens = 3;
     let output = run(mock(), ends);
@@ -269,8 +260,7 @@ fn the_last_tokens_precede_the_error_of_a_failed_step() {
         (Fault::DeviceLost, "device_lost"),
         (Fault::Panic, "engine_failed"),
     ] {
-        let endless = Request { ignore_eos: true, ..request(PROMPT.to_vec(), 40) };
-        let output = run(mock().failing(5, fault), endless);
+        let output = run(mock().failing(5, fault), endless(40));
         assert_eq!(output.tokens, greedy(&PROMPT, 5, true).0, "{fault:?}");
         assert_eq!(output.end.unwrap_err().0, expected);
     }

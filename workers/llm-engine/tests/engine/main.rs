@@ -6,6 +6,9 @@ mod delivery;
 mod draft_models;
 mod embeddings;
 mod faults;
+#[cfg(feature = "rocm-emulator")]
+#[path = "../common/gpu.rs"]
+mod gpu;
 mod isolation;
 mod mock;
 mod pictures;

@@ -14,7 +14,7 @@ use super::mock::{Mock, MockCalls, StreamOutput, read, repeating_logits, request
 pub const CONTEXT: usize = 200;
 pub const PERIOD: u32 = 5;
 
-fn ngrams(max_tokens: usize) -> Option<Speculation> {
+pub fn ngrams(max_tokens: usize) -> Option<Speculation> {
     Some(Speculation { source: DraftSource::Ngram(1..=3), max_tokens })
 }
 

@@ -1,4 +1,8 @@
 //! Steps like an engine's: chunked prompts, decoding, several sequences, shared blocks.
+#[cfg(feature = "rocm-emulator")]
+#[path = "../common/gpu.rs"]
+mod gpu;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,11 +19,7 @@ pub type Reference<'a> = dyn FnMut(&[u32]) -> Vec<f32> + 'a;
 pub fn device() -> (Device, DType) {
     #[cfg(feature = "rocm-emulator")]
     {
-        // Falls back to the software GPU.
-        if matches!(rocm_loader::driver(), Err(rocm_loader::LoadError::NoGpu { .. })) {
-            rocm_loader::select("emulator:gfx1100").unwrap();
-        }
-        (Device::new_rocm(0).unwrap(), DType::F16)
+        (gpu::rocm(), DType::F16)
     }
     #[cfg(not(feature = "rocm-emulator"))]
     (Device::Cpu, DType::F32)

@@ -127,7 +127,7 @@ fn wide_adversarial_rows_match_the_reference() {
 #[test]
 fn the_device_samples_what_the_cpu_samples() {
     use candle_core::{DType, Device};
-    let device = crate::rows::rocm();
+    let device = crate::gpu::rocm();
     for vocabulary in [1, 2, 3, 4, 31, 33, 127, 128, 129, 1000, 1024, 1025] {
         let batch: Vec<_> = cases(vocabulary).into_iter().filter(is_possible).collect();
         for (dtype, step) in [(DType::F32, 1), (DType::F16, 9), (DType::BF16, 9)] {
@@ -161,7 +161,7 @@ fn the_device_samples_what_the_cpu_samples() {
 #[cfg(feature = "rocm-emulator")]
 #[test]
 fn the_device_samples_what_the_cpu_samples_from_wide_vocabularies() {
-    let device = crate::rows::rocm();
+    let device = crate::gpu::rocm();
     for (vocabulary, step) in [(32_000, 7), (151_936, 29)] {
         let batch: Vec<_> = cases(vocabulary).into_iter().step_by(step).filter(is_possible).collect();
         let expected = sample(&batch).unwrap();
@@ -174,7 +174,7 @@ fn the_device_samples_what_the_cpu_samples_from_wide_vocabularies() {
 #[cfg(feature = "rocm-emulator")]
 #[test]
 fn the_device_reports_the_errors_of_the_cpu() {
-    let device = crate::rows::rocm();
+    let device = crate::gpu::rocm();
     for broken in [f32::NAN, f32::INFINITY, -f32::NAN] {
         for temperature in [0.0, 1.0] {
             let sampling = Sampling { temperature, top_p: 0.5, ..Sampling::default() };
@@ -195,7 +195,7 @@ fn the_device_reports_the_errors_of_the_cpu() {
 #[test]
 fn a_batch_is_sampled_in_one_launch() {
     // Other tests launch kernels on the stream of the first device.
-    crate::rows::rocm();
+    crate::gpu::rocm();
     let device = candle_core::Device::new_rocm_with_stream(0).unwrap();
     let all: Vec<_> = cases(64).into_iter().filter(is_possible).collect();
     let greedy: Vec<_> = all.iter().filter(|case| case.greedy()).cloned().collect();

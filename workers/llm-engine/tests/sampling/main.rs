@@ -2,5 +2,8 @@
 mod adversarial;
 mod bad_input;
 mod distributions;
+#[cfg(feature = "rocm-emulator")]
+#[path = "../common/gpu.rs"]
+mod gpu;
 mod reference;
 mod rows;

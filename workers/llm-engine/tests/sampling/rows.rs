@@ -20,15 +20,6 @@ pub fn sample(cases: &[Case]) -> candle_core::Result<Vec<Sampled>> {
     on_device(cases, &Device::Cpu)
 }
 
-/// Returns the ROCm device: the one that the environment selects, or a software GPU.
-#[cfg(feature = "rocm-emulator")]
-pub fn rocm() -> Device {
-    if matches!(rocm_loader::driver(), Err(rocm_loader::LoadError::NoGpu { .. })) {
-        rocm_loader::select("emulator:gfx1100").unwrap();
-    }
-    Device::new_rocm(0).unwrap()
-}
-
 fn sampling(vocabulary: u32) -> impl Strategy<Value = Sampling> {
     let temperature = prop_oneof![Just(0.0f32), Just(1.0), Just(1e-3), 0.05f32..2.0];
     let top_k = prop_oneof![2 => Just(None), 3 => (1usize..2 * vocabulary as usize).prop_map(Some)];

@@ -1,6 +1,10 @@
 //! Speculation with the trained tiny Llama, on the CPU and on the software GPU: texts stay the same and take fewer steps.
 mod mtp;
 
+#[cfg(feature = "rocm-emulator")]
+#[path = "../common/gpu.rs"]
+mod gpu;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,13 +25,7 @@ fn tiny_llama() -> PathBuf {
 fn devices() -> Vec<(&'static str, Device)> {
     let mut devices = vec![("cpu", Device::Cpu)];
     #[cfg(feature = "rocm-emulator")]
-    {
-        // Falls back to the software GPU.
-        if matches!(rocm_loader::driver(), Err(rocm_loader::LoadError::NoGpu { .. })) {
-            rocm_loader::select("emulator:gfx1100").unwrap();
-        }
-        devices.push(("rocm", Device::new_rocm(0).unwrap()));
-    }
+    devices.push(("rocm", gpu::rocm()));
     devices
 }
 
