@@ -1,5 +1,6 @@
 // Samples a token from each row of logits: penalties, bias, mask, temperature, top-k, top-p, min-p. A workgroup per
 // row reads the row a few times: once for the largest logit, once per refinement of a threshold, and once to draw.
+// Before, it writes the logits that bias and penalties change into the row; afterwards, it restores them.
 //
 // All decisions are made on integers, so that the token depends neither on the order of sums nor on the device. A
 // logit's key is its distance to the largest logit, divided by the temperature, in units of 2^-26: the smaller, the
@@ -8,9 +9,8 @@
 #include "prefix.cuh"
 #pragma clang fp contract(off)
 
-constexpr unsigned int THREADS = CANDLE_SAMPLE_BLOCK, PACK = 4;
-// Packs that a thread loads ahead, as many as fit into registers, if logits may change or not.
-template <bool CHANGED> constexpr unsigned int PACKS_AHEAD = CHANGED ? 3 : 4;
+// As many packs are loaded ahead as fit into registers: fewer beside a mask or a second key.
+constexpr unsigned int THREADS = CANDLE_SAMPLE_BLOCK, PACK = 4, PACKS_AHEAD = 4, FEWER_PACKS_AHEAD = 3;
 static_assert(THREADS == LANES * LANES, "the sums of all groups fit into one group");
 
 // Keys per unit, and the exponent of their units.
@@ -21,9 +21,6 @@ constexpr unsigned int MAX_WEIGHT_BITS = 62, MANTISSA_BITS = 24;
 
 // Bins of a histogram of keys: 11, 11 and 10 bits of a key are resolved one after the other.
 constexpr unsigned int BINS = 2048, FIRST_SHIFT = 21, SECOND_SHIFT = 10;
-
-// Hash table of the adjusted tokens: a bit each.
-constexpr unsigned int FILTER_WORDS = 2048;
 
 constexpr uint32_t NONE = ~0u, IS_GREEDY = 1, HAS_LOGPROBS = 2;
 
@@ -36,29 +33,33 @@ struct Settings {
     uint32_t last_key;       // largest key that min-p keeps
     uint32_t flags;
     uint32_t top;            // number of most likely tokens to return
-    uint32_t adjustments, adjustment_count;
     uint32_t mask;           // position of a bit per token; 0 if all are allowed
-    uint32_t unused[CANDLE_SAMPLE_SETTINGS_WORDS - 10];
+    uint32_t biases, bias_count;
+    uint32_t occurrences, occurrence_count;
+    float repetition, presence, frequency;
+    uint32_t unused;
 };
+static_assert(sizeof(Settings) == 4 * CANDLE_SAMPLE_SETTINGS_WORDS, "the host writes these words");
 
-// Change of a token's logit. A row's list is sorted by token.
-struct Adjustment {
-    uint32_t token;
-    float bias, repetition, penalty;
+// Change of a token's logit: its bias, or how often the generated text has it. A list has a token at most once. While the
+// row is changed, the value is the logit before this change.
+struct Change {
+    uint32_t token, value;
 };
 
 // Result of a row. The most likely tokens follow in any order, as pairs of token and logit.
 struct Result {
     uint32_t token, bad_token;
     float largest;           // largest logit after all changes
-    float logit, raw_largest;
-    uint32_t raw_sum[2];     // sum of the weights of all unchanged logits at a temperature of 1
+    float logit;             // unchanged logit of the token
+    float raw_largest;       // largest unchanged logit; 0 without log probabilities
+    uint32_t raw_sum[2];     // sum of the weights of all unchanged logits at a temperature of 1; 0 without log probabilities
 };
 static_assert(sizeof(Result) == 4 * CANDLE_SAMPLE_RESULT_WORDS, "the host reads these words");
 
 struct Shared {
     uint64_t bins[BINS], sums[LANES], before, amount;
-    uint32_t bin, token, found, filter[FILTER_WORDS];
+    uint32_t bin, token, found;
 };
 
 __device__ __forceinline__ uint64_t high_product(uint64_t a, uint64_t b) {
@@ -86,62 +87,56 @@ __device__ __forceinline__ uint32_t ordered(float x) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
+// Replaces each listed logit by changed(logit, value), but at most by the largest finite number. NaN and infinity stay in the
+// row, which is then reported.
+template <typename F>
+__device__ __forceinline__ void apply_changes(float *logits, Change *changes, unsigned int count, F changed) {
+    for (unsigned int i = threadIdx.x; i < count; i += THREADS) {
+        const Change change = changes[i];
+        const float logit = logits[change.token];
+        changes[i].value = candle_bits<uint32_t>(logit);
+        if (logit < INFINITY) {
+            logits[change.token] = fminf(changed(logit, change.value), __FLT_MAX__);
+        }
+    }
+    __syncthreads();
+}
+
+__device__ __forceinline__ void restore(float *logits, const Change *changes, unsigned int count) {
+    for (unsigned int i = threadIdx.x; i < count; i += THREADS) {
+        logits[changes[i].token] = candle_bits<float>(changes[i].value);
+    }
+    __syncthreads();
+}
+
 // A row of logits. Each group of lanes reads `span` neighbouring tokens.
 template <typename T>
 struct Row {
-    const T *logits;
+    T *logits;
     unsigned int vocabulary, span, weight_shift;
-    const Adjustment *adjustments;
-    unsigned int adjustment_count;
-    const uint32_t *filter, *mask;
+    const uint32_t *mask;
 
-    __device__ __forceinline__ float adjusted(uint32_t token, float logit) const {
-        unsigned int low = 0, high = adjustment_count;
-        while (low < high) {
-            const unsigned int middle = (low + high) / 2;
-            const bool is_below = adjustments[middle].token < token;
-            low = is_below ? middle + 1 : low;
-            high = is_below ? high : middle;
-        }
-        if (low == adjustment_count || adjustments[low].token != token) {
-            return logit;
-        }
-        const Adjustment change = adjustments[low];
-        const float biased = logit + change.bias;
-        const float repeated = biased > 0 ? biased / change.repetition : biased * change.repetition;
-        return repeated - change.penalty;
-    }
-    // Calls f(token, logit, unchanged logit) for COUNT tokens, which are in one word of the mask.
-    template <bool CHANGED, unsigned int COUNT, typename F>
-    __device__ __forceinline__ void visit(uint32_t token, const float (&raw)[COUNT], F f) const {
-        uint32_t listed = 0, allowed = ~0u;
-        if (CHANGED && adjustment_count > 0) {
-            listed = filter[token / 32 % FILTER_WORDS] >> token % 32;
-        }
-        if (CHANGED && mask) {
-            allowed = mask[token / 32] >> token % 32;
-        }
+    // Calls f(token, logit, logit without the mask) for COUNT tokens, which are in one word of the mask.
+    template <bool MASKED, unsigned int COUNT, typename F>
+    __device__ __forceinline__ void visit(uint32_t token, const float (&logits)[COUNT], F f) const {
+        const uint32_t allowed = MASKED && mask ? mask[token / 32] >> token % 32 : ~0u;
 #pragma unroll
         for (unsigned int i = 0; i < COUNT; ++i) {
-            float logit = raw[i];
-            if (CHANGED && (listed >> i & 1)) {
-                logit = adjusted(token + i, logit);
-            }
-            f(token + i, CHANGED && !(allowed >> i & 1) ? -INFINITY : logit, raw[i]);
+            f(token + i, MASKED && !(allowed >> i & 1) ? -INFINITY : logits[i], logits[i]);
         }
     }
-    // Calls f(token, logit, unchanged logit) for all tokens of this thread, in ascending order. Past the end of the row
-    // it passes logits of -INFINITY.
-    template <bool MAY_CHANGE, typename F>
+    // Calls f(token, logit, logit without the mask) for all tokens of this thread, in ascending order. Past the end of the
+    // row it passes logits of -INFINITY. Without a mask, loads AHEAD packs before it uses them.
+    template <bool MAY_MASK, unsigned int AHEAD = PACKS_AHEAD, typename F>
     __device__ __forceinline__ void each(F f) const {
         // Tested once for the row, instead of for each pack.
-        if (MAY_CHANGE && (adjustment_count > 0 || mask != nullptr)) {
-            visit_all<true>(f);
+        if (MAY_MASK && mask != nullptr) {
+            visit_all<true, FEWER_PACKS_AHEAD>(f);
         } else {
-            visit_all<false>(f);
+            visit_all<false, AHEAD>(f);
         }
     }
-    template <bool CHANGED, typename F>
+    template <bool MASKED, unsigned int AHEAD, typename F>
     __device__ __forceinline__ void visit_all(F f) const {
         // A span past the end of the row has no packs.
         const unsigned int begin = threadIdx.x / LANES * span, end = min(begin + span, vocabulary);
@@ -159,13 +154,13 @@ struct Row {
             return values;
         };
         const unsigned int first = begin / PACK + threadIdx.x % LANES, past = (end + PACK - 1) / PACK;
-        for_each_prefetched<PACKS_AHEAD<CHANGED>>(first, past, LANES, load, [&](const Pack<T, PACK> &values, unsigned int pack) INLINE {
-            float raw[PACK];
+        for_each_prefetched<AHEAD>(first, past, LANES, load, [&](const Pack<T, PACK> &values, unsigned int pack) INLINE {
+            float converted[PACK];
 #pragma unroll
             for (unsigned int i = 0; i < PACK; ++i) {
-                raw[i] = (float)values[i];
+                converted[i] = (float)values[i];
             }
-            visit<CHANGED>(pack * PACK, raw, f);
+            visit<MASKED>(pack * PACK, converted, f);
         });
     }
     // Returns the weight of a key. 2^-fraction is a polynomial with a relative error of 5e-7.
@@ -269,9 +264,9 @@ __device__ __forceinline__ uint32_t draw_token(Shared &shared, const Row<T> &row
     const unsigned int first = min(begin + threadIdx.x * each, min(begin + row.span, row.vocabulary));
     const unsigned int past = min(first + each, min(begin + row.span, row.vocabulary));
     const auto weight_of = [&](uint32_t token) INLINE {
-        const float raw[1] = {(float)row.logits[token]};
+        const float logits[1] = {(float)row.logits[token]};
         uint64_t found;
-        row.template visit<true>(token, raw, [&](uint32_t, float logit, float) INLINE { found = weight(logit); });
+        row.template visit<true>(token, logits, [&](uint32_t, float logit, float) INLINE { found = weight(logit); });
         return found;
     };
     own = 0;
@@ -295,19 +290,19 @@ __device__ __forceinline__ uint32_t draw_token(Shared &shared, const Row<T> &row
     return shared.token;
 }
 
-// Writes the `count` most likely tokens of the unchanged logits; of equal ones, the first.
+// Writes the `count` most likely tokens without the mask; of equal ones, the first.
 template <typename T>
 __device__ __forceinline__ void write_top(Shared &shared, const Row<T> &row, uint32_t count, uint32_t *out) {
     const auto one = [](uint32_t) INLINE { return 1u; };
     const auto wanted = [](uint64_t amount) INLINE { return [=](uint64_t) INLINE { return amount; }; };
     const Threshold logits = find_threshold<uint32_t>(shared, [&](auto f) INLINE {
-        row.template each<false>([&](uint32_t, float, float raw) INLINE { f(~ordered(raw)); });
+        row.template each<false>([&](uint32_t, float logit, float) INLINE { f(~ordered(logit)); });
     }, one, wanted(count));
     uint32_t last_token = NONE;
     if (logits.through > count) {
         last_token = find_threshold<uint32_t>(shared, [&](auto f) INLINE {
-            row.template each<false>([&](uint32_t token, float, float raw) INLINE {
-                if (~ordered(raw) == logits.last) {
+            row.template each<false, FEWER_PACKS_AHEAD>([&](uint32_t token, float logit, float) INLINE {
+                if (~ordered(logit) == logits.last) {
                     f(token);
                 }
             });
@@ -317,21 +312,22 @@ __device__ __forceinline__ void write_top(Shared &shared, const Row<T> &row, uin
         shared.found = 0;
     }
     __syncthreads();
-    row.template each<false>([&](uint32_t token, float, float raw) INLINE {
-        const uint32_t key = ~ordered(raw);
+    row.template each<false>([&](uint32_t token, float logit, float) INLINE {
+        const uint32_t key = ~ordered(logit);
         if (token < row.vocabulary && (key < logits.last || (key == logits.last && token <= last_token))) {
             const uint32_t at = 2 * atomicAdd(&shared.found, 1u);
             out[at] = token;
-            out[at + 1] = candle_bits<uint32_t>(raw);
+            out[at + 1] = candle_bits<uint32_t>(logit);
         }
     });
 }
 
 template <typename T>
-__device__ __forceinline__ void sample(const T *logits, const uint32_t *all_settings, uint32_t *out, const unsigned int vocabulary,
+__device__ __forceinline__ void sample(T *logits, uint32_t *words, uint32_t *out, const unsigned int vocabulary,
                                        const unsigned int out_words) {
     __shared__ Shared shared;
-    const Settings &settings = ((const Settings *)all_settings)[blockIdx.x];
+    // A copy: the lists after it are written.
+    const Settings settings = ((const Settings *)words)[blockIdx.x];
     const unsigned int bits = vocabulary <= 1 ? 0 : 32 - __builtin_clz(vocabulary - 1);
     Row<T> row;
     row.logits = logits + (size_t)blockIdx.x * vocabulary;
@@ -339,29 +335,26 @@ __device__ __forceinline__ void sample(const T *logits, const uint32_t *all_sett
     // A span begins with a word of the mask.
     row.span = (vocabulary + LANES * LANES - 1) / (LANES * LANES) * LANES;
     row.weight_shift = MAX_WEIGHT_BITS - MANTISSA_BITS - bits;
-    row.adjustments = (const Adjustment *)(all_settings + settings.adjustments);
-    row.adjustment_count = settings.adjustment_count;
-    row.filter = shared.filter;
-    row.mask = settings.mask == 0 ? nullptr : all_settings + settings.mask;
-    out += (size_t)blockIdx.x * out_words;
-    if (row.adjustment_count > 0) {
-        for (unsigned int i = threadIdx.x; i < FILTER_WORDS; i += THREADS) {
-            shared.filter[i] = 0;
+    row.mask = settings.mask == 0 ? nullptr : words + settings.mask;
+    Change *biases = (Change *)(words + settings.biases), *occurrences = (Change *)(words + settings.occurrences);
+    // Rows of narrower types have no lists, because changed logits need the precision of f32.
+    const bool is_changed = __is_same(T, float) && settings.bias_count + settings.occurrence_count > 0;
+    if constexpr (__is_same(T, float)) {
+        if (is_changed) {
+            apply_changes(row.logits, biases, settings.bias_count, [](float logit, uint32_t bias) INLINE {
+                return logit + candle_bits<float>(bias);
+            });
+            apply_changes(row.logits, occurrences, settings.occurrence_count, [&](float logit, uint32_t count) INLINE {
+                const float repeated = logit > 0 ? logit / settings.repetition : logit * settings.repetition;
+                return repeated - ((count > 0 ? settings.presence : 0.0f) + settings.frequency * (float)count);
+            });
         }
-        __syncthreads();
-        for (unsigned int i = threadIdx.x; i < row.adjustment_count; i += THREADS) {
-            const uint32_t token = row.adjustments[i].token;
-            __scoped_atomic_fetch_or(&shared.filter[token / 32 % FILTER_WORDS], 1u << token % 32, __ATOMIC_RELAXED,
-                                     __MEMORY_SCOPE_WRKGRP);
-        }
-        __syncthreads();
     }
 
-    float best = -INFINITY, raw_best = -INFINITY;
+    float best = -INFINITY;
     uint32_t at = NONE, bad = NONE;
-    row.template each<true>([&](uint32_t token, float logit, float raw) INLINE {
-        bad = raw < INFINITY ? bad : min(bad, token);
-        raw_best = raw > raw_best ? raw : raw_best;
+    row.template each<true>([&](uint32_t token, float logit, float unmasked) INLINE {
+        bad = unmasked < INFINITY ? bad : min(bad, token);
         at = logit > best ? token : at;
         best = logit > best ? logit : best;
     });
@@ -369,48 +362,60 @@ __device__ __forceinline__ void sample(const T *logits, const uint32_t *all_sett
     // The first of the largest logits.
     const uint64_t word = reduce_threads<THREADS>((uint64_t)ordered(best) << 32 | (uint32_t)~at, THREADS, most);
     bad = ~reduce_threads<THREADS>(~bad, THREADS, most);
-    raw_best = reduce_threads<THREADS>(raw_best, THREADS, most);
     const uint32_t order = (uint32_t)(word >> 32);
     best = candle_bits<float>(order & 0x80000000u ? order ^ 0x80000000u : ~order);
     uint32_t token = ~(uint32_t)word;
     // Rows of such logits are reported as errors.
     const bool is_valid = bad == NONE && best > -INFINITY;
+    if (is_valid && !(settings.flags & IS_GREEDY)) {
+        uint32_t last = NONE;
+        const auto each_key = [&](auto f) INLINE {
+            row.template each<true>([&](uint32_t, float logit, float) INLINE {
+                const uint32_t key = key_of(logit, best, settings.scale);
+                if (key <= last) {
+                    f(key);
+                }
+            });
+        };
+        if (settings.top_k != NONE) {
+            last = find_threshold<uint32_t>(shared, each_key, [](uint32_t) INLINE { return 1u; },
+                                            [&](uint64_t) INLINE { return (uint64_t)settings.top_k; }).last;
+        }
+        if (settings.top_p != NONE) {
+            const Threshold found = find_threshold<uint64_t>(shared, each_key,
+                                                             [&](uint32_t key) INLINE { return row.weight(key); },
+                                                             [&](uint64_t total) INLINE {
+                return high_product(total, (uint64_t)settings.top_p << 32);
+            });
+            // The last key of a bin may be beyond the threshold of top-k.
+            last = min(last, found.last);
+        }
+        token = draw_token(shared, row, best, settings.scale, min(last, settings.last_key), settings.draw);
+    }
+    if constexpr (__is_same(T, float)) {
+        if (is_changed) {
+            // There was a barrier after the last read of changed logits.
+            restore(row.logits, occurrences, settings.occurrence_count);
+            restore(row.logits, biases, settings.bias_count);
+        }
+    }
+    out += (size_t)blockIdx.x * out_words;
     uint32_t top = 0;
     uint64_t raw_sum = 0;
-    if (is_valid) {
-        if (!(settings.flags & IS_GREEDY)) {
-            uint32_t last = NONE;
-            const auto each_key = [&](auto f) INLINE {
-                row.template each<true>([&](uint32_t, float logit, float) INLINE {
-                    const uint32_t key = key_of(logit, best, settings.scale);
-                    if (key <= last) {
-                        f(key);
-                    }
-                });
-            };
-            if (settings.top_k != NONE) {
-                last = find_threshold<uint32_t>(shared, each_key, [](uint32_t) INLINE { return 1u; },
-                                                [&](uint64_t) INLINE { return (uint64_t)settings.top_k; }).last;
-            }
-            if (settings.top_p != NONE) {
-                const Threshold found = find_threshold<uint64_t>(shared, each_key,
-                                                                 [&](uint32_t key) INLINE { return row.weight(key); },
-                                                                 [&](uint64_t total) INLINE {
-                    return high_product(total, (uint64_t)settings.top_p << 32);
-                });
-                // The last key of a bin may be beyond the threshold of top-k.
-                last = min(last, found.last);
-            }
-            token = draw_token(shared, row, best, settings.scale, min(last, settings.last_key), settings.draw);
+    float raw_best = 0;
+    if (is_valid && (settings.flags & HAS_LOGPROBS)) {
+        raw_best = best;
+        if (is_changed || row.mask != nullptr) {
+            raw_best = -INFINITY;
+            row.template each<false>([&](uint32_t, float logit, float) INLINE { raw_best = logit > raw_best ? logit : raw_best; });
+            raw_best = reduce_threads<THREADS>(raw_best, THREADS, most);
         }
-        if (settings.flags & HAS_LOGPROBS) {
-            uint64_t own = 0;
-            row.template each<false>([&](uint32_t, float, float raw) INLINE { own += row.weight(key_of(raw, raw_best, KEYS)); });
-            sum_before(shared, own, raw_sum);
-            top = settings.top;
-            if (top > 0) {
-                write_top(shared, row, top, out + CANDLE_SAMPLE_RESULT_WORDS);
-            }
+        uint64_t own = 0;
+        row.template each<false>([&](uint32_t, float logit, float) INLINE { own += row.weight(key_of(logit, raw_best, KEYS)); });
+        sum_before(shared, own, raw_sum);
+        top = settings.top;
+        if (top > 0) {
+            write_top(shared, row, top, out + CANDLE_SAMPLE_RESULT_WORDS);
         }
     }
     for (unsigned int i = CANDLE_SAMPLE_RESULT_WORDS + 2 * top + threadIdx.x; i < out_words; i += THREADS) {
@@ -424,8 +429,7 @@ __device__ __forceinline__ void sample(const T *logits, const uint32_t *all_sett
 
 #define SAMPLE(T, NAME)                                                                                          \
     extern "C" __global__ __launch_bounds__(CANDLE_SAMPLE_BLOCK) void sample_##NAME(                             \
-        const T *logits, const uint32_t *settings, uint32_t *out, const unsigned int vocabulary,                 \
-        const unsigned int out_words) {                                                                          \
+        T *logits, uint32_t *settings, uint32_t *out, const unsigned int vocabulary, const unsigned int out_words) { \
         sample(logits, settings, out, vocabulary, out_words);                                                    \
     }
 SAMPLE(__nv_bfloat16, bf16)

@@ -12,9 +12,10 @@ const MAX_VOCABULARY: usize = 1 << 24;
 
 /// Samples a token from each row of `logits` (rows, vocabulary), in f16, bf16 or f32. Returns `out_words` words of u32 per row.
 ///
-/// `settings` contains words of u32: first [`SAMPLE_SETTINGS_WORDS`] for each row, then the lists of adjusted tokens and
-/// the masks, to whose positions they refer. The structs `Settings`, `Adjustment` and `Result` of the kernel's source
-/// (`candle-kernels/sampling.cu`) define the words of the settings and of the results.
+/// `settings` contains words of u32: first [`SAMPLE_SETTINGS_WORDS`] for each row, then the lists of tokens whose logits
+/// change, and the masks, to whose positions they refer. The structs `Settings`, `Change` and `Result` of the kernel's source
+/// (`candle-kernels/sampling.cu`) define the words of the settings and of the results. The kernel changes f32 logits and
+/// restores them, and overwrites the lists. It ignores the lists of f16 and bf16 logits.
 ///
 /// # Errors
 /// If `logits` is not a dense matrix of a supported dtype with rows of 1 to 2^24 elements, if there are too few words of
@@ -22,7 +23,8 @@ const MAX_VOCABULARY: usize = 1 << 24;
 ///
 /// # Safety
 /// All positions, counts and tokens in the settings must be in range: lists and masks must lie within `settings`, and
-/// `out_words` must leave two words for each of the most likely tokens that a row requests, at most as many as the
+/// no list may contain a token twice. No other stream may use the logits before the kernel ends. Settings with lists
+/// must not be used again: afterwards, the lists have logits. `out_words` must leave two words for each of the most likely tokens that a row requests, at most as many as the
 /// vocabulary has.
 pub unsafe fn sample(
     (logits, logits_layout): (&RocmStorage, &Layout),

@@ -10,7 +10,7 @@
 //! token after it overwrite its last entry in the head's cache. This changes only drafts, like all that this cache holds.
 use anyhow::{Context, Result};
 
-use crate::sampling::{Row, SampleBatch, Sampler};
+use crate::sampling::{self, Row, SampleBatch};
 use crate::step::{BLOCK_SIZE, Step, StepModel, slot};
 
 use super::sequence::Sequence;
@@ -23,7 +23,6 @@ const SEED: u64 = 0x517c_c1b7_2722_0a95;
 pub(super) struct DraftModelCache {
     /// Hash of the text up to each slot whose keys and values are computed; 0 for others.
     prefixes: Vec<u64>,
-    sampler: Sampler,
     /// Maximum number of rows of a step that computes texts.
     rows: usize,
     /// Distance from a position to the token of its row: 1 for the head, and 0 for a draft model.
@@ -66,7 +65,7 @@ impl DraftModelCache {
     /// Creates the state for a cache of `blocks` blocks, and steps of at most `rows` rows, of the head if `is_mtp`.
     pub(super) fn new(blocks: usize, rows: usize, is_mtp: bool) -> Self {
         let (prefixes, shift) = (vec![0; blocks * BLOCK_SIZE], usize::from(is_mtp));
-        Self { prefixes, sampler: Sampler::new(), rows, shift }
+        Self { prefixes, rows, shift }
     }
 
     /// Returns true if the model's head drafts, instead of a draft model.
@@ -182,11 +181,13 @@ impl DraftModelCache {
             }
             text.computed = text.end;
         }
-        // Only the last of several rows is used.
-        let inputs = texts.iter().zip(&wanted);
-        let inputs: Vec<Row> =
-            inputs.flat_map(|(text, rows)| (0..*rows).map(|_| text.sequence.draft_row(index))).collect();
-        let batch = self.sampler.launch(&logits, &inputs);
+        let mut inputs: Vec<Row> = Vec::new();
+        for (text, rows) in texts.iter_mut().zip(&wanted).filter(|(_, rows)| **rows > 0) {
+            // Only the last of several rows is used.
+            text.sequence.push_draft_rows(index, rows - 1, &mut inputs);
+        }
+        let batch = sampling::launch(&logits, &inputs);
+        drop(inputs);
         // The device computes the drafts meanwhile.
         texts.iter_mut().for_each(|text| text.sequence.writer.deliver());
         // Without valid logits, there are no drafts.

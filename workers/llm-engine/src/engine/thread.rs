@@ -11,7 +11,7 @@ use candle_core::Tensor;
 use model_thread::{catch_panic, error_summary, is_out_of_memory};
 
 use crate::model::adapter::Adapter;
-use crate::sampling::{Row, SampleBatch, Sampled, Sampler};
+use crate::sampling::{self, Row, SampleBatch, Sampled};
 use crate::step::StepModel;
 
 use super::adapters::{AdapterJob, ResidentAdapters, move_to_devices};
@@ -52,7 +52,6 @@ pub(super) enum Command {
 /// State of the engine thread.
 pub(super) struct EngineLoop {
     model: ResidentModel,
-    sampler: Sampler,
     scheduler: Scheduler<Writer>,
     drafter: Option<Drafter>,
     plan: Plan,
@@ -83,7 +82,6 @@ impl EngineLoop {
     ) -> Self {
         Self {
             model,
-            sampler: Sampler::new(),
             scheduler,
             drafter,
             plan: Plan::default(),
@@ -230,7 +228,6 @@ impl EngineLoop {
 
     /// Frees weights, cache and slot, and the device's memory of the adapters.
     fn unload_model(&mut self) {
-        self.sampler = Sampler::new();
         self.scheduler.forget_cached();
         self.send_cache_events();
         self.drafter.iter_mut().for_each(Drafter::forget);
@@ -392,7 +389,7 @@ impl EngineLoop {
     /// each row of the logits.
     fn sample(&mut self, logits: &Tensor) -> Result<Vec<Result<Sampled, String>>> {
         let rows = sampler_rows(&mut self.scheduler);
-        let (count, batch) = (rows.len(), self.sampler.launch(logits, &rows));
+        let (count, batch) = (rows.len(), sampling::launch(logits, &rows));
         self.deliver();
         if count == 0 {
             // Otherwise the host would queue many prompt steps ahead, which could not be cancelled.
@@ -401,7 +398,7 @@ impl EngineLoop {
         }
         let sampled = match batch.and_then(SampleBatch::read) {
             Ok(sampled) => sampled.into_iter().map(Ok).collect(),
-            Err(_) => sample_rows(&mut self.sampler, logits, &sampler_rows(&mut self.scheduler))?,
+            Err(_) => sample_rows(logits, &sampler_rows(&mut self.scheduler))?,
         };
         ensure!(sampled.len() == count, "sampled {} tokens for {count} rows", sampled.len());
         Ok(sampled)
@@ -449,11 +446,11 @@ fn copy_states(model: &mut dyn StepModel, pairs: &[(u32, u32)]) -> Result<()> {
 }
 
 /// Samples each row separately after a batch failed, so that only rows without a valid token fail.
-fn sample_rows(sampler: &mut Sampler, logits: &Tensor, rows: &[Row]) -> Result<Vec<Result<Sampled, String>>> {
+fn sample_rows(logits: &Tensor, rows: &[Row]) -> Result<Vec<Result<Sampled, String>>> {
     let failed = || format!("sampling {} tokens failed", rows.len());
     logits.device().synchronize().with_context(failed)?;
     let sample = |(index, row)| {
-        let sampled = sampler.sample(&logits.narrow(0, index, 1)?, std::slice::from_ref(row))?;
+        let sampled = sampling::sample(&logits.narrow(0, index, 1)?, std::slice::from_ref(row))?;
         sampled.into_iter().next().context("no token was sampled")
     };
     let sampled: Vec<_> =

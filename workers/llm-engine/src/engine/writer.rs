@@ -1,4 +1,5 @@
 //! A request's text, random numbers, grammar and events.
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::request::{Event, LogProb, Request, Sampling, StopReason, TokenLogProb, Usage};
-use crate::sampling::{Row, Sampled};
+use crate::sampling::{Occurrences, Row, Sampled, TokenCounts};
 use crate::text::{Grammar, TextCodec, TextStream};
 
 use super::draft_length::DraftLength;
@@ -23,6 +24,8 @@ pub(super) struct Writer {
     sampling: Sampling,
     /// Sampling parameters of the first `min_tokens` tokens, which exclude those that end the text.
     early_sampling: Sampling,
+    /// Tokens that the penalties consider.
+    token_counts: TokenCounts,
     min_tokens: usize,
     max_tokens: usize,
     vocabulary: usize,
@@ -80,6 +83,7 @@ impl Writer {
         let draft_length = DraftLength::new(request.max_drafts.map_or(max_drafts, |max| max.min(max_drafts)));
         let random = StdRng::seed_from_u64(sampling.seed.unwrap_or_else(rand::random));
         let writer = Self {
+            token_counts: TokenCounts::new(&sampling),
             sampling,
             early_sampling,
             min_tokens,
@@ -153,7 +157,10 @@ impl Writer {
         let targets = prompt.get(scored.start + 1..scored.end + 1).unwrap_or_default();
         self.prompt_sampling = targets.iter().map(select).collect();
         let (written, drafts) = text.split_at(text.len() - drafted.unwrap_or(0));
+        let mut after_drafts = Vec::new();
         if let Some(drafted) = drafted {
+            let ends = written.len() + 1..=text.len();
+            after_drafts = self.token_counts.at_ends(prompt, text, ends, written.len());
             self.draw(1 + drafted);
             self.usable_rows = match self.grammar.as_mut().map(|grammar| grammar.prepare(drafts)) {
                 None => 1 + drafted,
@@ -165,12 +172,15 @@ impl Writer {
             };
         }
         let (writer, logprobs) = (&*self, self.prompt_logprobs);
-        let row = |sampling| Row { sampling, draw: 0.0, prompt: &[], written: &[], allowed: None, logprobs };
+        let row =
+            |sampling| Row { sampling, draw: 0.0, occurrences: Cow::default(), allowed: None, logprobs };
         rows.extend(writer.prompt_sampling.iter().map(row));
-        for index in 0..drafted.map_or(0, |drafted| 1 + drafted) {
+        let before_drafts = drafted.map(|_| Cow::Borrowed(writer.token_counts.occurrences()));
+        let all = before_drafts.into_iter().chain(after_drafts.into_iter().map(Cow::Owned));
+        for (index, occurrences) in all.enumerate() {
             // Rows beyond the computed masks get the last mask, and their results are not used.
             let allowed = writer.grammar.as_ref().and_then(|grammar| grammar.mask(index));
-            let row = writer.row(prompt, &text[..written.len() + index], index, allowed);
+            let row = writer.row(occurrences, index, allowed);
             rows.push(Row { logprobs: writer.logprobs, ..row });
         }
     }
@@ -182,11 +192,10 @@ impl Writer {
         }
     }
 
-    /// Returns the sampler's input for the token after `index` drafts, which are the last tokens of `text`.
+    /// Returns the sampler's input for the token after `index` drafts. `occurrences` are those before that token.
     fn row<'a>(
         &'a self,
-        prompt: &'a [u32],
-        text: &'a [u32],
+        occurrences: Cow<'a, Occurrences>,
         index: usize,
         allowed: Option<&'a [u32]>,
     ) -> Row<'a> {
@@ -194,7 +203,7 @@ impl Writer {
             && allowed.is_none_or(|allowed| allows_others(allowed, self.text.ends()));
         let sampling = if is_early { &self.early_sampling } else { &self.sampling };
         let draw = self.draws.get(index).copied().unwrap_or_default();
-        Row { sampling, draw, prompt, written: text, allowed, logprobs: None }
+        Row { sampling, draw, occurrences, allowed, logprobs: None }
     }
 
     /// Reports the log probabilities of prompt tokens. `targets` are the tokens themselves.
@@ -308,11 +317,17 @@ impl Sequence<Writer> {
         wanted
     }
 
-    /// Returns the sampler's input for the draft token at `index`, with the random number of the token that it predicts.
-    pub(super) fn draft_row(&self, index: usize) -> Row<'_> {
-        let text = &self.tokens()[..self.tokens().len() - self.drafts().len() + index];
-        let (prompt, text) = text.split_at(self.prompt().len());
-        self.writer.row(prompt, text, index, None)
+    /// Adds the sampler's input for the draft token at `index`, with the random number of the token that it predicts, after
+    /// `unused` rows whose results are not used.
+    pub(super) fn push_draft_rows<'a>(&'a mut self, index: usize, unused: usize, rows: &mut Vec<Row<'a>>) {
+        let drafted = self.drafts().len();
+        let (prompt, text, writer) = self.parts();
+        let written = text.len() - drafted;
+        let end = written + index;
+        let mut occurrences = writer.token_counts.at_ends(prompt, text, end..=end, written);
+        let row = |occurrences| writer.row(occurrences, index, None);
+        rows.extend((0..unused).map(|_| row(Cow::default())));
+        rows.extend(occurrences.pop().map(|occurrences| row(Cow::Owned(occurrences))));
     }
 
     /// Drops the drafts from the first token that would end the text, or that is outside the model's vocabulary.

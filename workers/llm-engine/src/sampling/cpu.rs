@@ -2,8 +2,7 @@
 //! are equal bit for bit.
 use std::cmp::Reverse;
 
-use super::penalties::Adjustment;
-use super::words::{KEY_SCALE, NONE, Outcome, Settings, weight_bits};
+use super::words::{KEY_SCALE, NONE, Outcome, Settings, pairs, weight_bits};
 
 /// log2(e) in units of 2^-30.
 const LOG2_E: u64 = 1_549_082_005;
@@ -21,13 +20,12 @@ pub(super) fn sample(logits: &[f32], settings: &Settings, words: &[u32]) -> Outc
     let bad_token = logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY);
     let adjusted = adjusted(logits, settings, words);
     let (first, largest) = first_largest(&adjusted);
-    let raw_largest = first_largest(logits).1;
     let mut outcome = Outcome {
         token: first,
         bad_token: bad_token.map_or(NONE, |token| token as u32),
         largest,
         logit: 0.0,
-        raw_largest,
+        raw_largest: 0.0,
         raw_sum: 0,
         top: Vec::new(),
     };
@@ -40,18 +38,31 @@ pub(super) fn sample(logits: &[f32], settings: &Settings, words: &[u32]) -> Outc
     }
     outcome.logit = logits[outcome.token as usize];
     if settings.has_logprobs {
-        outcome.raw_sum = logits.iter().map(|logit| weights.of(key(*logit, raw_largest, KEY_SCALE))).sum();
+        let largest = first_largest(logits).1;
+        outcome.raw_largest = largest;
+        outcome.raw_sum = logits.iter().map(|logit| weights.of(key(*logit, largest, KEY_SCALE))).sum();
         outcome.top = most_likely(logits, settings.top as usize);
     }
     outcome
 }
 
-/// Returns the logits after all changes.
+/// Returns the logits after all changes. Those that overflow become the largest number, or negative infinity.
 fn adjusted(logits: &[f32], settings: &Settings, words: &[u32]) -> Vec<f32> {
     let mut adjusted = logits.to_vec();
-    for change in Adjustment::read_all(words, settings.adjustments) {
-        let logit = &mut adjusted[change.token as usize];
-        *logit = change.apply(*logit);
+    let mut change = |token: u32, change: &dyn Fn(f32) -> f32| {
+        let logit = &mut adjusted[token as usize];
+        *logit = change(*logit).min(f32::MAX);
+    };
+    for [token, bias] in pairs(words, settings.biases) {
+        change(*token, &|logit| logit + f32::from_bits(*bias));
+    }
+    let [repetition, presence, frequency] = settings.penalties;
+    for [token, count] in pairs(words, settings.occurrences) {
+        let penalty = if *count > 0 { presence } else { 0.0 } + frequency * *count as f32;
+        change(*token, &|logit| {
+            let repeated = if logit > 0.0 { logit / repetition } else { logit * repetition };
+            repeated - penalty
+        });
     }
     if settings.mask != 0 {
         let mask = &words[settings.mask as usize..];

@@ -6,7 +6,7 @@
 //! | `sampler` | sampling of a whole batch with one read back |
 //! | `settings` | table of the settings |
 //! | `check` | validation of the settings |
-//! | `penalties` | logit bias and penalties |
+//! | `penalties` | occurrences of tokens |
 //! | `words` | settings and results of a batch as 32-bit words |
 //! | `op` | the operation on the CPU and on ROCm |
 //! | `cpu` | sampling of a row on the CPU |
@@ -24,5 +24,6 @@ pub mod settings;
 mod words;
 
 pub use check::check;
+pub use penalties::{Occurrences, TokenCounts};
 pub use row::Row;
-pub use sampler::{SampleBatch, Sampled, Sampler};
+pub use sampler::{SampleBatch, Sampled, launch, sample};

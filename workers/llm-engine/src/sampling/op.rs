@@ -48,8 +48,9 @@ impl CustomOp2 for SampleRows {
         settings_layout: &Layout,
     ) -> Result<(candle_core::RocmStorage, Shape)> {
         let (logits, settings) = ((logits, logits_layout), (settings, settings_layout));
-        // SAFETY: `words::settings` wrote the positions of its own lists and masks, and tokens of the vocabulary. The
-        // result has space for the most likely tokens of every row.
+        // SAFETY: `words::settings` wrote the positions of its own lists and masks, and distinct tokens of the vocabulary.
+        // These settings are used once, and `super::launch` requires that no other stream uses the logits. The result has
+        // space for the most likely tokens of every row.
         unsafe { candle_core::rocm::sample(logits, settings, self.out_words) }
     }
 }

@@ -1,130 +1,149 @@
-//! Logit bias and penalties.
-use candle_core::{Result, bail};
+//! Occurrences of tokens, for the penalties.
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::mem;
+use std::ops::{Range, RangeInclusive};
 
-use super::row::Row;
+use super::settings::Sampling;
 
-/// Bias and occurrences of one token.
-#[derive(Clone, Copy, Default)]
-struct Item {
-    token: u32,
-    bias: f32,
-    /// Number of occurrences in the generated text.
-    count: u32,
-    /// True if the token occurs in the prompt or the text.
-    seen: bool,
+/// Tokens whose logits the penalties change: each with its number of occurrences in the generated text, which is 0 for
+/// tokens of the prompt. Contains a token at most once.
+#[derive(Clone, Debug, Default)]
+pub struct Occurrences {
+    pairs: Vec<[u32; 2]>,
+    /// The largest token that was ever among them.
+    largest: u32,
 }
 
-/// Change of the logit of a token.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Adjustment {
-    pub(super) token: u32,
-    /// Added to the logit.
-    bias: f32,
-    /// Then divides a positive logit, and multiplies others.
-    repetition: f32,
-    /// Then subtracted from the logit.
-    penalty: f32,
-}
-
-impl Adjustment {
-    /// Number of words in the kernel's layout.
-    pub(super) const WORDS: usize = 4;
-
-    /// Returns the changed logit.
-    pub(super) fn apply(self, logit: f32) -> f32 {
-        let biased = logit + self.bias;
-        let repeated = if biased > 0.0 { biased / self.repetition } else { biased * self.repetition };
-        repeated - self.penalty
+impl Occurrences {
+    /// Returns pairs of a token and its number of occurrences in the generated text, in any order.
+    pub fn pairs(&self) -> &[[u32; 2]] {
+        &self.pairs
     }
 
-    pub(super) fn to_words(self) -> [u32; Self::WORDS] {
-        let [bias, repetition, penalty] = [self.bias, self.repetition, self.penalty].map(f32::to_bits);
-        [self.token, bias, repetition, penalty]
-    }
-
-    /// Reads `count` adjustments from the position `begin`.
-    pub(super) fn read_all(words: &[u32], [begin, count]: [u32; 2]) -> impl Iterator<Item = Self> {
-        words[begin as usize..].chunks_exact(Self::WORDS).take(count as usize).map(|words| {
-            let float = |at: usize| f32::from_bits(words[at]);
-            Self { token: words[0], bias: float(1), repetition: float(2), penalty: float(3) }
-        })
+    /// Returns a number that no token among the pairs exceeds.
+    pub(super) fn largest(&self) -> u32 {
+        self.largest
     }
 }
 
-/// Collects the tokens that bias and penalties affect. Keeps its table between steps.
-#[derive(Debug, Default)]
-pub(super) struct Penalties {
-    /// Index of each vocabulary token among a row's items, plus 1; 0 means none.
-    indices: Vec<u32>,
+/// Where a token is counted.
+#[derive(Debug)]
+struct CountedToken {
+    /// Index among the pairs.
+    index: usize,
+    /// Number of occurrences in the prompt.
+    in_prompt: usize,
 }
 
-impl Penalties {
-    /// Returns the changes that bias, repetition, presence and frequency penalties make to a row, sorted by token.
-    ///
-    /// # Errors
-    /// Returns an error if a token is not in the vocabulary.
-    pub(super) fn adjustments(&mut self, row: &Row, vocabulary: usize) -> Result<Vec<Adjustment>> {
-        self.indices.resize(vocabulary, 0);
-        let mut items = self.items(row)?;
-        items.sort_unstable_by_key(|item| item.token);
-        let sampling = row.sampling;
-        let change = |item: Item| Adjustment {
-            token: item.token,
-            bias: item.bias,
-            repetition: if item.seen { sampling.repetition_penalty } else { 1.0 },
-            penalty: if item.count > 0 { sampling.presence_penalty } else { 0.0 }
-                + sampling.frequency_penalty * item.count as f32,
+/// Counts the tokens of a text that its penalties consider, and keeps the counts between steps. Without penalties, it counts
+/// nothing.
+#[derive(Debug)]
+pub struct TokenCounts {
+    is_used: bool,
+    /// True if tokens of the prompt count.
+    has_prompt: bool,
+    /// Number of last tokens that count; `None` means all.
+    window: Option<usize>,
+    occurrences: Occurrences,
+    tokens: HashMap<u32, CountedToken>,
+    /// Positions in prompt and text whose tokens are counted.
+    counted_range: Range<usize>,
+}
+
+impl TokenCounts {
+    /// Creates counts without tokens.
+    pub fn new(sampling: &Sampling) -> Self {
+        let has_prompt = sampling.repetition_penalty != 1.0;
+        let counts_text = sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0;
+        Self {
+            is_used: has_prompt || counts_text,
+            has_prompt,
+            window: sampling.penalty_window,
+            occurrences: Occurrences::default(),
+            tokens: HashMap::new(),
+            counted_range: 0..0,
+        }
+    }
+
+    /// Returns the occurrences of the tokens that are counted.
+    pub fn occurrences(&self) -> &Occurrences {
+        &self.occurrences
+    }
+
+    /// Counts the tokens up to the end of `text`, which follows `prompt`. Both must begin with the tokens that were counted
+    /// before, at least as many.
+    pub fn advance(&mut self, prompt: &[u32], text: &[u32]) {
+        self.move_to(prompt, text, text.len());
+    }
+
+    /// Returns the occurrences at each of the positions `ends` of `text`, in ascending order. Afterwards, the tokens before the
+    /// position `end` are counted.
+    pub fn at_ends(
+        &mut self,
+        prompt: &[u32],
+        text: &[u32],
+        ends: RangeInclusive<usize>,
+        end: usize,
+    ) -> Vec<Occurrences> {
+        let at = |end| {
+            self.move_to(prompt, text, end);
+            self.occurrences.clone()
         };
-        Ok(items.into_iter().map(change).collect())
+        let occurrences = ends.map(at).collect();
+        self.move_to(prompt, text, end);
+        occurrences
     }
 
-    fn items(&mut self, row: &Row) -> Result<Vec<Item>> {
-        let sampling = row.sampling;
-        let biases = sampling.logit_bias.iter();
-        let biased = biases.map(|(token, bias)| Item { token: *token, bias: *bias, ..Item::default() });
-        let repeats = sampling.repetition_penalty != 1.0;
-        // Long contexts are scanned only if a penalty needs them.
-        let [prompt, written] = window(row);
-        let [prompt, text] = if repeats { [prompt, written] } else { [&[][..]; 2] };
-        let seen = prompt.iter().chain(text);
-        let seen = seen.map(|token| Item { token: *token, seen: true, ..Item::default() });
-        let counts = sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0;
-        let counted = if counts { written } else { &[] }.iter();
-        let counted = counted.map(|token| Item { token: *token, count: 1, ..Item::default() });
-        let mut items = Vec::new();
-        let merged = biased.chain(seen).chain(counted).try_for_each(|item| self.merge(&mut items, item));
-        for item in &items {
-            self.indices[item.token as usize] = 0;
+    /// Counts the tokens before the position `end` of `text`. Visits only those that begin or cease to count.
+    fn move_to(&mut self, prompt: &[u32], text: &[u32], end: usize) {
+        if !self.is_used {
+            return;
         }
-        merged.map(|()| items)
-    }
-
-    fn merge(&mut self, items: &mut Vec<Item>, item: Item) -> Result<()> {
-        let vocabulary = self.indices.len();
-        let Some(index) = self.indices.get_mut(item.token as usize) else {
-            bail!("token {} is not in the vocabulary of {vocabulary} tokens", item.token)
+        let end = prompt.len() + end;
+        let first = if self.has_prompt { 0 } else { prompt.len() };
+        let begin = self.window.map_or(0, |window| end.saturating_sub(window)).max(first);
+        let before = mem::replace(&mut self.counted_range, begin..end);
+        let token = |position: usize| match position.checked_sub(prompt.len()) {
+            Some(position) => (text[position], false),
+            None => (prompt[position], true),
         };
-        if *index == 0 {
-            items.push(item);
-            *index = items.len() as u32;
-        } else {
-            let merged = &mut items[*index as usize - 1];
-            merged.bias += item.bias;
-            merged.count += item.count;
-            merged.seen |= item.seen;
+        outside(&before, &(begin..end))
+            .map(token)
+            .for_each(|(token, in_prompt)| self.remove(token, in_prompt));
+        outside(&(begin..end), &before).map(token).for_each(|(token, in_prompt)| self.add(token, in_prompt));
+    }
+
+    fn add(&mut self, token: u32, in_prompt: bool) {
+        let Occurrences { pairs, largest } = &mut self.occurrences;
+        let counted = self.tokens.entry(token).or_insert_with(|| {
+            pairs.push([token, 0]);
+            *largest = token.max(*largest);
+            CountedToken { index: pairs.len() - 1, in_prompt: 0 }
+        });
+        counted.in_prompt += usize::from(in_prompt);
+        pairs[counted.index][1] += u32::from(!in_prompt);
+    }
+
+    fn remove(&mut self, token: u32, in_prompt: bool) {
+        let Entry::Occupied(mut entry) = self.tokens.entry(token) else {
+            debug_assert!(false, "token {token} is not counted");
+            return;
+        };
+        let (pairs, counted) = (&mut self.occurrences.pairs, entry.get_mut());
+        counted.in_prompt -= usize::from(in_prompt);
+        pairs[counted.index][1] -= u32::from(!in_prompt);
+        if counted.in_prompt == 0 && pairs[counted.index][1] == 0 {
+            let index = entry.remove().index;
+            pairs.swap_remove(index);
+            if let Some(moved) = pairs.get(index).and_then(|[moved, _]| self.tokens.get_mut(moved)) {
+                moved.index = index;
+            }
         }
-        Ok(())
     }
 }
 
-/// Returns the tokens of prompt and text that the penalties of a row consider.
-fn window<'a>(row: &Row<'a>) -> [&'a [u32]; 2] {
-    let last = |tokens: &'a [u32], count: usize| &tokens[tokens.len().saturating_sub(count)..];
-    match row.sampling.penalty_window {
-        Some(count) => {
-            let written = last(row.written, count);
-            [last(row.prompt, count - written.len()), written]
-        }
-        None => [row.prompt, row.written],
-    }
+/// Returns the positions of `range` that are not in `other`.
+fn outside(range: &Range<usize>, other: &Range<usize>) -> impl Iterator<Item = usize> + use<> {
+    (range.start..range.end.min(other.start)).chain(range.start.max(other.end)..range.end)
 }

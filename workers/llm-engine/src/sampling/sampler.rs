@@ -3,7 +3,6 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::cpu::ordered;
 use super::op::SampleRows;
-use super::penalties::Penalties;
 use super::row::Row;
 use super::words::{self, NONE, Outcome, RESULT_WORDS};
 use crate::request::LogProb;
@@ -22,13 +21,7 @@ pub struct Sampled {
     pub top: Vec<LogProb>,
 }
 
-/// Samples the next token of each row of a batch. Keeps a table of the vocabulary between steps.
-#[derive(Debug, Default)]
-pub struct Sampler {
-    penalties: Penalties,
-}
-
-/// Results of [`Sampler::launch`], which the device may still compute.
+/// Results of [`launch`], which the device may still compute.
 #[derive(Debug)]
 pub struct SampleBatch {
     /// Results of the rows, u32 (rows, words), which [`Outcome::read`] parses; `None` without rows.
@@ -38,53 +31,48 @@ pub struct SampleBatch {
     vocabulary: usize,
 }
 
-impl Sampler {
-    /// Creates a sampler; it allocates its table on first use.
-    pub fn new() -> Self {
-        Self::default()
-    }
+/// Samples a token for each row of f16, bf16 or f32 `logits` (rows, vocabulary) on their device. On ROCm, this takes one launch,
+/// after a cast to f32 if logits of 16 bits change. Logits of other GPUs are copied to the host.
+///
+/// Applies in this order: bias and penalties, mask, temperature, top-k, top-p, min-p. Greedy rows take
+/// the first of the largest logits. Log probabilities are those of the unmodified logits. The CPU and all GPUs
+/// select the same token.
+///
+/// # Errors
+/// Returns an error if the shapes do not match, a logit is NaN or positive infinity, a row has no
+/// possible token, or the device fails.
+pub fn sample(logits: &Tensor, rows: &[Row]) -> Result<Vec<Sampled>> {
+    launch(logits, rows)?.read()
+}
 
-    /// Samples a token for each row of f16, bf16 or f32 `logits` (rows, vocabulary) on their device, in one launch on
-    /// ROCm. Logits of other GPUs are copied to the host.
-    ///
-    /// Applies in this order: bias and penalties, mask, temperature, top-k, top-p, min-p. Greedy rows take
-    /// the first of the largest logits. Log probabilities are those of the unmodified logits. The CPU and all GPUs
-    /// select the same token.
-    ///
-    /// # Errors
-    /// Returns an error if the shapes do not match, a logit is NaN or positive infinity, a row has no
-    /// possible token, or the device fails.
-    pub fn sample(&mut self, logits: &Tensor, rows: &[Row]) -> Result<Vec<Sampled>> {
-        self.launch(logits, rows)?.read()
+/// Launches the sampling of a token for each row, see [`sample`]. On ROCm, returns without waiting for the device; on other
+/// GPUs, waits for the logits, which are copied to the host.
+///
+/// On ROCm, the launch changes f32 logits and restores them. No other stream may use them meanwhile.
+///
+/// # Errors
+/// Returns an error if the shapes do not match, a mask allows no token, or the device fails.
+pub fn launch(logits: &Tensor, rows: &[Row]) -> Result<SampleBatch> {
+    let (count, vocabulary) = logits.dims2()?;
+    if count != rows.len() || vocabulary == 0 || vocabulary > MAX_VOCABULARY {
+        bail!(
+            "cannot sample {} rows from logits of shape {:?}: one row each and a vocabulary of 1 to 2^24 are required",
+            rows.len(),
+            logits.shape()
+        )
     }
-
-    /// Launches the sampling of a token for each row, see [`Self::sample`]. On ROCm, returns without waiting for the device; on
-    /// other GPUs, waits for the logits, which are copied to the host.
-    ///
-    /// # Errors
-    /// Returns an error if the shapes do not match, a mask allows no token, or the device fails.
-    pub fn launch(&mut self, logits: &Tensor, rows: &[Row]) -> Result<SampleBatch> {
-        let (count, vocabulary) = logits.dims2()?;
-        if count != rows.len() || vocabulary == 0 || vocabulary > MAX_VOCABULARY {
-            bail!(
-                "cannot sample {} rows from logits of shape {:?}: one row each and a vocabulary of 1 to 2^24 are required",
-                rows.len(),
-                logits.shape()
-            )
-        }
-        let logprobs: Vec<_> = rows.iter().map(|row| row.logprobs).collect();
-        if rows.is_empty() {
-            return Ok(SampleBatch { outcomes: None, logprobs, vocabulary });
-        }
-        let words = words::settings(&mut self.penalties, rows, vocabulary)?;
-        let max_top = logprobs.iter().flatten().max().map_or(0, |top| vocabulary.min(*top));
-        let logits = to_supported(logits)?.contiguous()?;
-        let length = words.len();
-        let settings = Tensor::from_vec(words, length, logits.device())?;
-        let op = SampleRows { out_words: RESULT_WORDS + 2 * max_top };
-        let outcomes = Some(logits.apply_op2_no_bwd(&settings, &op)?);
-        Ok(SampleBatch { outcomes, logprobs, vocabulary })
+    let logprobs: Vec<_> = rows.iter().map(|row| row.logprobs).collect();
+    if rows.is_empty() {
+        return Ok(SampleBatch { outcomes: None, logprobs, vocabulary });
     }
+    let words = words::settings(rows, vocabulary)?;
+    let max_top = logprobs.iter().flatten().max().map_or(0, |top| vocabulary.min(*top));
+    let logits = to_supported(logits, rows)?.contiguous()?;
+    let length = words.len();
+    let settings = Tensor::from_vec(words, length, logits.device())?;
+    let op = SampleRows { out_words: RESULT_WORDS + 2 * max_top };
+    let outcomes = Some(logits.apply_op2_no_bwd(&settings, &op)?);
+    Ok(SampleBatch { outcomes, logprobs, vocabulary })
 }
 
 impl SampleBatch {
@@ -106,13 +94,16 @@ impl SampleBatch {
 }
 
 /// Returns the logits on a device and in a dtype that the operation supports.
-fn to_supported(logits: &Tensor) -> Result<Tensor> {
+fn to_supported(logits: &Tensor, rows: &[Row]) -> Result<Tensor> {
     let device = logits.device();
     if device.is_cuda() || device.is_metal() {
         return logits.to_device(&Device::Cpu)?.to_dtype(DType::F32);
     }
     match logits.dtype() {
-        DType::F16 | DType::BF16 if !device.is_cpu() => Ok(logits.clone()),
+        // Changed logits need the precision of f32.
+        DType::F16 | DType::BF16 if !device.is_cpu() && !rows.iter().any(Row::has_changes) => {
+            Ok(logits.clone())
+        }
         _ => logits.to_dtype(DType::F32),
     }
 }

@@ -1,11 +1,11 @@
 //! Settings and results of a batch as 32-bit words, in the layout of the kernel `candle-kernels/sampling.cu`.
 use candle_core::{Result, bail};
 
-use super::penalties::{Adjustment, Penalties};
 use super::row::Row;
+use super::settings::Sampling;
 
 /// Number of words of a row's settings.
-pub(super) const SETTINGS_WORDS: usize = 12;
+pub(super) const SETTINGS_WORDS: usize = 16;
 /// Number of words of a row's result before its most likely tokens.
 pub(super) const RESULT_WORDS: usize = 7;
 #[cfg(feature = "rocm")]
@@ -40,10 +40,14 @@ pub(super) struct Settings {
     pub(super) has_logprobs: bool,
     /// Number of most likely tokens to return.
     pub(super) top: u32,
-    /// Position and number of adjustments of tokens, sorted by token.
-    pub(super) adjustments: [u32; 2],
     /// Position of the bits of allowed tokens; 0 if all are allowed.
     pub(super) mask: u32,
+    /// Position and number of pairs of a token and its bias.
+    pub(super) biases: [u32; 2],
+    /// Position and number of pairs of a token and its number of occurrences in the generated text.
+    pub(super) occurrences: [u32; 2],
+    /// Repetition, presence and frequency penalties.
+    pub(super) penalties: [f32; 3],
 }
 
 impl Settings {
@@ -62,22 +66,27 @@ impl Settings {
             is_greedy,
             has_logprobs: row.logprobs.is_some(),
             top: row.logprobs.unwrap_or(0).min(vocabulary) as u32,
-            adjustments: [0; 2],
-            mask: 0,
+            penalties: [sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty],
+            ..Self::default()
         }
     }
 
     fn to_words(self) -> [u32; SETTINGS_WORDS] {
         let flags = u32::from(self.is_greedy) * IS_GREEDY + u32::from(self.has_logprobs) * HAS_LOGPROBS;
-        let Self { draw, top_k, top_p, last_key, top, adjustments: [begin, count], mask, .. } = self;
-        [self.scale.to_bits(), draw, top_k, top_p, last_key, flags, top, begin, count, mask, 0, 0]
+        let Self { scale, draw, top_k, top_p, last_key, top, mask, .. } = self;
+        let mut words = [0; SETTINGS_WORDS];
+        words[..8].copy_from_slice(&[scale.to_bits(), draw, top_k, top_p, last_key, flags, top, mask]);
+        words[8..12].copy_from_slice([self.biases, self.occurrences].as_flattened());
+        words[12..15].copy_from_slice(&self.penalties.map(f32::to_bits));
+        words
     }
 
     /// Reads the settings of a row from the buffer of all settings.
     pub(super) fn read(words: &[u32], row: usize) -> Self {
         let at = |word: usize| words[row * SETTINGS_WORDS + word];
+        let float = |word: usize| f32::from_bits(at(word));
         Self {
-            scale: f32::from_bits(at(0)),
+            scale: float(0),
             draw: at(1),
             top_k: at(2),
             top_p: at(3),
@@ -85,35 +94,67 @@ impl Settings {
             is_greedy: at(5) & IS_GREEDY != 0,
             has_logprobs: at(5) & HAS_LOGPROBS != 0,
             top: at(6),
-            adjustments: [at(7), at(8)],
-            mask: at(9),
+            mask: at(7),
+            biases: [at(8), at(9)],
+            occurrences: [at(10), at(11)],
+            penalties: [12, 13, 14].map(float),
         }
     }
 }
 
-/// Returns the settings of all rows, followed by the adjustments and masks of each.
+/// Returns the pairs at a position: tokens and their biases or numbers.
+pub(super) fn pairs(words: &[u32], [begin, count]: [u32; 2]) -> &[[u32; 2]] {
+    &words[begin as usize..].as_chunks().0[..count as usize]
+}
+
+/// Returns the settings of all rows, followed by the lists and masks of each.
 ///
 /// # Errors
 /// Returns an error if a token is not in the vocabulary, a mask allows no token, or there are too many words.
-pub(super) fn settings(penalties: &mut Penalties, rows: &[Row], vocabulary: usize) -> Result<Vec<u32>> {
-    let mut words = vec![0; rows.len() * SETTINGS_WORDS];
+pub(super) fn settings(rows: &[Row], vocabulary: usize) -> Result<Vec<u32>> {
+    let words_of = |row: &Row| {
+        let pairs = row.sampling.logit_bias.len() + row.occurrences.pairs().len();
+        SETTINGS_WORDS + 2 * pairs + row.allowed.map_or(0, |_| vocabulary.div_ceil(32))
+    };
+    let mut words = Vec::with_capacity(rows.iter().map(words_of).sum());
+    words.resize(rows.len() * SETTINGS_WORDS, 0);
     for (index, row) in rows.iter().enumerate() {
         let mut settings = Settings::of(row, vocabulary);
-        let adjustments = penalties.adjustments(row, vocabulary)?;
-        settings.adjustments = [position(&words)?, adjustments.len() as u32];
-        words.extend(adjustments.iter().flat_map(|change| change.to_words()));
+        let biases = biases(row.sampling);
+        let last_biased = biases.last().map_or(0, |[token, _]| *token);
+        settings.biases = push_pairs(&mut words, &biases, last_biased, vocabulary)?;
+        let occurrences = &row.occurrences;
+        settings.occurrences =
+            push_pairs(&mut words, occurrences.pairs(), occurrences.largest(), vocabulary)?;
         if let Some(allowed) = row.allowed {
             settings.mask = position(&words)?;
             push_mask(&mut words, allowed, vocabulary);
             if words[settings.mask as usize..].iter().all(|word| *word == 0) {
                 bail!("row {index} allows none of {vocabulary} tokens: its grammar has ended")
             }
-            // Adjustments are aligned to 16 bytes.
-            words.resize(words.len().next_multiple_of(Adjustment::WORDS), 0);
         }
         words[index * SETTINGS_WORDS..][..SETTINGS_WORDS].copy_from_slice(&settings.to_words());
     }
     Ok(words)
+}
+
+/// Returns pairs of a token and the sum of its biases, sorted by token.
+fn biases(sampling: &Sampling) -> Vec<[u32; 2]> {
+    let mut biases = sampling.logit_bias.clone();
+    // Biases of equal tokens stay in their order.
+    biases.sort_by_key(|(token, _)| *token);
+    let equal = biases.chunk_by(|first, next| first.0 == next.0);
+    equal.map(|equal| [equal[0].0, equal.iter().map(|(_, bias)| bias).sum::<f32>().to_bits()]).collect()
+}
+
+/// Appends pairs of distinct tokens, at most `largest`, and a word. Returns their position and number.
+fn push_pairs(words: &mut Vec<u32>, pairs: &[[u32; 2]], largest: u32, vocabulary: usize) -> Result<[u32; 2]> {
+    if largest as usize >= vocabulary {
+        bail!("token {largest} is not in the vocabulary of {vocabulary} tokens")
+    }
+    let position = position(words)?;
+    words.extend_from_slice(pairs.as_flattened());
+    Ok([position, pairs.len() as u32])
 }
 
 fn position(words: &[u32]) -> Result<u32> {
@@ -143,7 +184,7 @@ pub(super) struct Outcome {
     pub(super) largest: f32,
     /// Unchanged logit of the token.
     pub(super) logit: f32,
-    /// Largest unchanged logit.
+    /// Largest unchanged logit; 0 unless log probabilities are requested.
     pub(super) raw_largest: f32,
     /// Sum of the weights of all unchanged logits at a temperature of 1; 0 unless log probabilities are requested.
     pub(super) raw_sum: u64,

@@ -12,7 +12,7 @@ use llm_engine::request::{Event, Request, StopReason};
 use llm_engine::step::{Capacity, Step, StepModel};
 
 use super::mock::{END, Fault, Mock, StreamOutput, greedy, read, request, start, text, words};
-use super::speculation::{CONTEXT, PERIOD, assert_same_texts, ngrams, requests};
+use super::speculation::{CONTEXT, PERIOD, assert_penalties, assert_same_texts, ngrams, requests};
 use crate::gpu::rocm;
 
 const PROMPT: [u32; 12] = [7; 12];
@@ -172,6 +172,7 @@ fn texts_on_rocm_equal_those_on_the_cpu() {
     assert_same_texts(&requests(70), model, &ngrams(MAX_DRAFT_TOKENS).unwrap(), drafts);
     let by_model = Speculation { source: DraftSource::Model, max_tokens: 7 };
     assert_same_texts(&requests(70), drafted, &by_model, drafts);
+    assert_penalties(model);
 }
 
 #[test]

@@ -39,7 +39,10 @@ pub fn requests(count: usize) -> Vec<Request> {
         }
         match number % 7 {
             1 => request.sampling.frequency_penalty = 0.1,
-            2 => request.sampling = Sampling { repetition_penalty: 1.05, ..request.sampling },
+            2 => {
+                request.sampling.repetition_penalty = 1.05;
+                request.sampling.penalty_window = Some(number);
+            }
             3 => request.stop = vec!["w4 w5 w2".into(), "w60".into()],
             4 => request.stop_token_ids = vec![7, 9, 11],
             5 => request.min_tokens = request.max_tokens.unwrap() / 2,
@@ -124,6 +127,75 @@ fn texts_equal_those_without_speculation() {
         assert!(0 < status.tokens_accepted && status.tokens_accepted < status.tokens_drafted, "{status:?}");
         assert!(0 < status.drafts && status.drafts <= status.tokens_drafted, "{status:?}");
     });
+}
+
+/// Returns the most likely text after `prompt`, with a repetition penalty for the last `window` tokens and a frequency penalty
+/// for those among them that were generated.
+fn penalized(prompt: &[u32], count: usize, window: usize, [repetition, frequency]: [f32; 2]) -> Vec<u32> {
+    let mut tokens = prompt.to_vec();
+    while tokens.len() < prompt.len() + count {
+        let last = tokens[tokens.len() - 1];
+        let first = tokens.len().saturating_sub(window);
+        let changed = |(token, logit): (u32, f32)| {
+            let repeated = match tokens[first..].contains(&token) {
+                true if logit > 0.0 => logit / repetition,
+                true => logit * repetition,
+                false => logit,
+            };
+            let written = &tokens[first.max(prompt.len())..];
+            let number = written.iter().filter(|other| **other == token).count();
+            (token, repeated - frequency * number as f32)
+        };
+        let logits = (0..).zip(repeating_logits(digest_of(&tokens), last, PERIOD)).map(changed);
+        let larger = |best: (u32, f32), own: (u32, f32)| if own.1 > best.1 { own } else { best };
+        tokens.push(logits.fold((0, f32::NEG_INFINITY), larger).0);
+    }
+    tokens.split_off(prompt.len())
+}
+
+/// Checks texts with penalties of models, created for a number of blocks: with drafts, windows and preemptions.
+pub fn assert_penalties(model: impl Fn(usize) -> Mock) {
+    let one = |number: usize| {
+        let prompt: Vec<u32> = (0..20 + number as u32).map(|place| place % PERIOD + 1).collect();
+        let (window, count) = ([0, 1, 7, 40, 1000][number % 5], 60 + number);
+        let [repetition_penalty, frequency_penalty] = [[1.02, 0.0], [1.01, 0.005], [1.0, 0.01]][number % 3];
+        let mut request = request(prompt.clone(), count);
+        request.ignore_eos = true;
+        request.sampling = Sampling {
+            temperature: 0.0,
+            repetition_penalty,
+            frequency_penalty,
+            penalty_window: Some(window),
+            ..Sampling::default()
+        };
+        (request, penalized(&prompt, count, window, [repetition_penalty, frequency_penalty]))
+    };
+    let (requests, texts): (Vec<_>, Vec<_>) = (0..15).map(one).unzip();
+    let with = |window, penalties| -> Vec<_> {
+        requests
+            .iter()
+            .zip(&texts)
+            .map(|(own, text)| penalized(&own.prompt, text.len(), window, penalties))
+            .collect()
+    };
+    assert!(texts != with(0, [1.0, 0.0]), "penalties change no text");
+    assert!(texts[5..10] != with(usize::MAX, [1.02, 0.0])[5..10], "windows change no text");
+    for (blocks, is_scarce) in [(800, false), (14, true)] {
+        let options = Options { speculation: ngrams(MAX_DRAFT_TOKENS), max_running: 8, ..Options::default() };
+        let engine = start(model(blocks), options);
+        for (number, (output, text)) in together(&engine, &requests).iter().zip(&texts).enumerate() {
+            assert_eq!(output.tokens, *text, "text {number}, {blocks} blocks");
+        }
+        let status = engine.status();
+        assert!(0 < status.tokens_accepted && status.tokens_accepted < status.tokens_drafted, "{status:?}");
+        assert_eq!(status.preempted > 0, is_scarce, "{status:?}");
+        engine.stop();
+    }
+}
+
+#[test]
+fn penalties_consider_the_window_of_each_text() {
+    assert_penalties(|blocks| Mock::new(blocks, CONTEXT).repeating(PERIOD));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Logits of several rows of a sequence, and the log probabilities of given tokens.
+use std::borrow::Cow;
+
 use llm_engine::request::Sampling;
-use llm_engine::sampling::{Row, Sampler};
+use llm_engine::sampling::{self, Row};
 use llm_engine::step::{BLOCK_SIZE, SequenceStep, Step, StepModel};
 
 use super::configs::named;
@@ -48,9 +50,9 @@ fn the_last_rows_of_each_sequence_are_returned_and_scored() {
         })
         .collect();
     let row =
-        |sampling| Row { sampling, draw: 0.0, prompt: &[], written: &[], allowed: None, logprobs: Some(2) };
+        |sampling| Row { sampling, draw: 0.0, occurrences: Cow::default(), allowed: None, logprobs: Some(2) };
     let rows: Vec<Row> = sampling.iter().map(row).collect();
-    let sampled = Sampler::new().sample(&logits, &rows).unwrap();
+    let sampled = sampling::sample(&logits, &rows).unwrap();
     for (row, (sampled, logits)) in sampled.iter().zip(logits.to_vec2::<f32>().unwrap()).enumerate() {
         let sum: f64 = logits.iter().map(|logit| f64::from(*logit).exp()).sum();
         let logprob = |token: u32| f64::from(logits[token as usize]) - sum.ln();

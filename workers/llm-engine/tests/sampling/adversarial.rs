@@ -1,6 +1,6 @@
 //! Rows that thresholds could get wrong, and vocabularies of all sizes, in every combination of settings.
 use llm_engine::request::Sampling;
-use llm_engine::sampling::Sampler;
+use llm_engine::sampling;
 
 use crate::reference::Case;
 use crate::rows::{on_device, sample};
@@ -142,8 +142,8 @@ fn the_device_samples_what_the_cpu_samples() {
             }
             let logits = crate::rows::logits(&batch, &Device::Cpu).to_dtype(dtype).unwrap();
             let rows: Vec<_> = batch.iter().map(Case::row).collect();
-            let expected = Sampler::new().sample(&logits, &rows);
-            let got = Sampler::new().sample(&logits.to_device(&device).unwrap(), &rows);
+            let expected = sampling::sample(&logits, &rows);
+            let got = sampling::sample(&logits.to_device(&device).unwrap(), &rows);
             match (expected, got) {
                 (Ok(expected), Ok(got)) => {
                     for ((case, expected), got) in batch.iter().zip(expected).zip(got) {
@@ -209,7 +209,7 @@ fn a_batch_is_sampled_in_one_launch() {
         let rows: Vec<_> = batch.iter().map(Case::row).collect();
         let launched = || device.as_rocm_device().unwrap().kernels_launched();
         let before = launched();
-        Sampler::new().sample(&logits, &rows).unwrap();
+        sampling::sample(&logits, &rows).unwrap();
         assert_eq!(launched() - before, 1, "for a batch of {}", batch.len());
     }
 }

@@ -1,6 +1,8 @@
 //! Reference sampler in f64, one row at a time.
+use std::borrow::Cow;
+
 use llm_engine::request::Sampling;
-use llm_engine::sampling::Row;
+use llm_engine::sampling::{Row, TokenCounts};
 
 /// Half of the smallest f32 number, with a margin for the rounding of exponents: smaller weights are 0.
 const SMALLEST: f64 = 0.699e-45;
@@ -19,11 +21,12 @@ pub struct Case {
 
 impl Case {
     pub fn row(&self) -> Row<'_> {
+        let mut counts = TokenCounts::new(&self.sampling);
+        counts.advance(&self.prompt, &self.written);
         Row {
             sampling: &self.sampling,
             draw: self.draw,
-            prompt: &self.prompt,
-            written: &self.written,
+            occurrences: Cow::Owned(counts.occurrences().clone()),
             allowed: self.allowed.as_deref(),
             logprobs: self.logprobs,
         }

@@ -1,7 +1,7 @@
 //! Random batches: each row matches the reference, and is independent of the batch.
 use candle_core::{Device, Tensor};
 use llm_engine::request::Sampling;
-use llm_engine::sampling::{Sampled, Sampler, check};
+use llm_engine::sampling::{self, Sampled, check};
 use proptest::prelude::*;
 
 use crate::reference::Case;
@@ -13,7 +13,7 @@ pub fn logits(cases: &[Case], device: &Device) -> Tensor {
 }
 
 pub fn on_device(cases: &[Case], device: &Device) -> candle_core::Result<Vec<Sampled>> {
-    Sampler::new().sample(&logits(cases, device), &cases.iter().map(Case::row).collect::<Vec<_>>())
+    sampling::sample(&logits(cases, device), &cases.iter().map(Case::row).collect::<Vec<_>>())
 }
 
 pub fn sample(cases: &[Case]) -> candle_core::Result<Vec<Sampled>> {
