@@ -5,18 +5,22 @@
 
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
 
-template <unsigned int N, typename T>
-__device__ __forceinline__ void load_floats(float (&values)[N], const T *from) {
-    constexpr unsigned int SIZE = smaller(N, CANDLE_PACK_BYTES / sizeof(T));
+// N elements as loaded, which are converted when they are used.
+template <typename T, unsigned int N>
+struct LoadedFloats {
+    static constexpr unsigned int SIZE = smaller(N, CANDLE_PACK_BYTES / sizeof(T));
+    Pack<T, SIZE> packs[N / SIZE];
+
+    __device__ __forceinline__ static LoadedFloats read(const T *from) {
+        LoadedFloats loaded;
 #pragma unroll
-    for (unsigned int i = 0; i < N; i += SIZE) {
-        const Pack<T, SIZE> pack = Pack<T, SIZE>::read(from + i);
-#pragma unroll
-        for (unsigned int j = 0; j < SIZE; ++j) {
-            values[i + j] = (float)pack[j];
+        for (unsigned int i = 0; i < N / SIZE; ++i) {
+            loaded.packs[i] = Pack<T, SIZE>::read(from + i * SIZE);
         }
+        return loaded;
     }
-}
+    __device__ __forceinline__ float operator[](unsigned int i) const { return (float)packs[i / SIZE][i % SIZE]; }
+};
 
 // Loads, converts and stores an element of a dtype that all threads share. Bits are loaded separately, so that nothing
 // waits for them before they are converted.

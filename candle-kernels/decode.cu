@@ -3,7 +3,7 @@
 //
 // A group of 8, 16 or 32 lanes holds a key, eight columns per lane, and each group iterates over its own keys. The
 // workgroup's groups are merged at the end. The keys are split between workgroups (split-KV); the last one that
-// finishes combines their partial results.
+// has computed its own combines their results.
 #include "appended.cuh"
 #include "split.cuh"
 
@@ -11,12 +11,14 @@
 constexpr unsigned int COLUMNS = 8;
 // Pairs of a key and a row whose scores are summed over the lanes together; each lane receives one of them.
 constexpr unsigned int PAIRS = 8;
-// Rows whose accumulators are merged in LDS at a time.
-constexpr unsigned int MERGED_ROWS = 2;
+// Columns of a wave, of all rows, that are in LDS at a time to merge the waves.
+constexpr unsigned int MERGED_COLUMNS = 512;
 
-// Number of parts of each group of rows that have finished in the current launch. A module belongs to one stream, and
-// the last part resets its number.
-__device__ unsigned int finished_parts[CANDLE_ATTENTION_COUNTERS];
+// Number of parts of each group of rows that have computed their own keys in the current launch. A module belongs to one stream,
+// and the last part resets its number. All parts must see the same lengths.
+__device__ unsigned int arrived_parts[CANDLE_ATTENTION_COUNTERS];
+// Results of parts. Between launches, all words are 0.
+__device__ unsigned long long exchanged[CANDLE_ATTENTION_EXCHANGED_WORDS];
 
 // Sums 2 * HALF values over the lanes that differ in the bits of 2 * HALF - 1. Returns the sum of value `lane` % (2 * HALF).
 // Each step exchanges half of the values with a lane that keeps the other half.
@@ -148,7 +150,7 @@ struct LaneScales<S, BATCHES, true> {
 // With AppendedRows, the cache may be read before earlier launches have finished (`constant_history`).
 template <typename T, unsigned int ROWS, typename S = T, typename A = NothingAppended,
           unsigned int MOST_KEYS = CANDLE_ATTENTION_DECODE_KEYS>
-__device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *partial, const uint32_t *scales = nullptr,
+__device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), const uint32_t *scales = nullptr,
                                                  bool is_fp8 = false, A appended = A()) {
     constexpr unsigned int THREADS = CANDLE_BLOCK, WAVES = THREADS / WAVE;
     // Number of keys of a lane group per iteration, as registers allow, and those whose scores are summed together.
@@ -156,7 +158,7 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
     constexpr unsigned int BATCH_KEYS = PAIRS / ROWS, BATCHES = KEYS / BATCH_KEYS;
     constexpr unsigned int N = 16 / sizeof(T);
     __shared__ float weights[THREADS / PAIRS][KEYS][ROWS];
-    __shared__ float merged[WAVES][MERGED_ROWS][COLUMNS * 32];
+    __shared__ alignas(16) float merged[WAVES][MERGED_COLUMNS];
     __shared__ SoftmaxState states[WAVES][ROWS];
     __shared__ bool is_last;
     // Queries, and the appended key and value, with their scales if they are encoded.
@@ -191,7 +193,11 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
     }
     const Sequence<T, S> &sequence = task.sequence;
     const MaskParams &mask_params = task.mask_params;
-    const unsigned int rows = min(ROWS, sequence.rows - task.first_row), thread = threadIdx.x;
+    const unsigned int thread = threadIdx.x;
+    unsigned int rows = min(ROWS, sequence.rows - task.first_row);
+    // Needed at the end.
+    move_to_vector_register(rows);
+    move_to_vector_register(task.first_row);
     const unsigned int widest = max(sequence.width, sequence.value_width);
     const unsigned int lanes = widest > 16 * COLUMNS ? 32 : widest > 8 * COLUMNS ? 16 : 8;
     const unsigned int lane = thread % WAVE, wave = thread / WAVE, column = thread % lanes * COLUMNS;
@@ -220,7 +226,6 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
             waits_late = false;
         }
         move_to_vector_register(stored_end);
-        move_to_vector_register(partial);
         move_to_vector_register(task.key_heads);
         move_to_vector_register(task.sequence.first_head);
         move_to_vector_register(slot);
@@ -424,25 +429,18 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
         }
     }
 
-    // Merge the lane groups, first those of a wave.
-    const float wave_max = reduce_wave(own_state.row_max, lanes, fmaxf);
-    if (lane < ROWS) {
-        states[wave][lane].row_max = wave_max;
+    // The last part to come here combines the results of all. It waits for the others, which are running already.
+    unsigned int arrival = 0;
+    if (parts > 1 && thread == 0) {
+        arrival = atomicAdd(&arrived_parts[blockIdx.x], 1u);
     }
-    __syncthreads();
-    const auto highest_of = [&](unsigned int row) INLINE {
-        float highest = -INFINITY;
-#pragma unroll
-        for (unsigned int w = 0; w < WAVES; ++w) {
-            highest = fmaxf(highest, states[w][row].row_max);
-        }
-        return highest;
-    };
-    const float rescale = candle_exp2(own_state.row_max - exponent_base(highest_of(own_row)));
+    // Merge the lane groups of each wave. Lanes of two groups exchange halves of their rows, until each has one row.
+    const float wave_max = reduce_wave(own_state.row_max, lanes, fmaxf);
+    const float rescale = candle_exp2(own_state.row_max - exponent_base(wave_max));
     // Only one of the lanes with the same pair counts.
     const float wave_sum = reduce_wave(thread % lanes < PAIRS ? own_state.row_sum * rescale : 0, ROWS, add);
     if (lane < ROWS) {
-        states[wave][lane].row_sum = wave_sum;
+        states[wave][lane] = SoftmaxState{wave_max, wave_sum};
     }
 #pragma unroll
     for (unsigned int r = 0; r < ROWS; ++r) {
@@ -452,45 +450,70 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
             sums[r][c] *= factor;
         }
     }
-#pragma unroll 1
-    for (unsigned int step = lanes; step < WAVE; step *= 2) {
+    unsigned int step = lanes, first_kept = 0, kept = ROWS;
 #pragma unroll
-        for (unsigned int e = 0; e < ROWS * COLUMNS; ++e) {
-            float &sum = sums[e / COLUMNS][e % COLUMNS];
-            sum += __shfl_xor_sync(~0ull, sum, step, WAVE);
+    for (unsigned int half = ROWS / 2; half > 0; half /= 2) {
+        if (step < WAVE) {
+            const bool upper = (lane & step) != 0;
+#pragma unroll
+            for (unsigned int e = 0; e < half * COLUMNS; ++e) {
+                const unsigned int r = e / COLUMNS, c = e % COLUMNS;
+                const float own = upper ? sums[half + r][c] : sums[r][c], other = upper ? sums[r][c] : sums[half + r][c];
+                sums[r][c] = own + __shfl_xor_sync(~0ull, other, step, WAVE);
+            }
+            first_kept += upper ? half : 0;
+            kept = half;
+            step *= 2;
         }
     }
-    const unsigned int width = sequence.value_width;
-    const Partials partials(partial, ROWS, width, 0, gridDim.z);
+#pragma unroll 1
+    for (; step < WAVE; step *= 2) {
 #pragma unroll
-    for (unsigned int first = 0; first < ROWS; first += MERGED_ROWS) {
-        if (lane < lanes) {
+        for (unsigned int c = 0; c < COLUMNS; ++c) {
+            sums[0][c] += __shfl_xor_sync(~0ull, sums[0][c], step, WAVE);
+        }
+    }
+    // Then the waves, as many rows at a time as fit into LDS.
+    const unsigned int width = sequence.value_width, line_width = lanes * COLUMNS;
+    const unsigned int rows_at_once = MERGED_COLUMNS / line_width;
+    const Exchange exchange(exchanged, gridDim.z, ROWS, width);
+#pragma unroll 1
+    for (unsigned int first = 0; first < ROWS; first += rows_at_once) {
 #pragma unroll
-            for (unsigned int e = 0; e < MERGED_ROWS * COLUMNS; ++e) {
-                merged[wave][e / COLUMNS][column + e % COLUMNS] = sums[first + e / COLUMNS][e % COLUMNS];
+        for (unsigned int r = 0; r < ROWS; ++r) {
+            const unsigned int line = first_kept + r - first;
+            if (r < kept && line < rows_at_once) {
+#pragma unroll
+                for (unsigned int c = 0; c < COLUMNS; c += 4) {
+                    *(float4 *)&merged[wave][line * line_width + column + c] =
+                        float4{sums[r][c], sums[r][c + 1], sums[r][c + 2], sums[r][c + 3]};
+                }
             }
         }
         __syncthreads();
-        for (unsigned int e = 2 * thread; e < MERGED_ROWS * width; e += 2 * THREADS) {
+        for (unsigned int e = 2 * thread; e < min(rows_at_once, ROWS) * width; e += 2 * THREADS) {
             const unsigned int line = e / width, at = e % width, row = first + line;
+            SoftmaxState of[WAVES], all = {-INFINITY, 0};
             float2 sum = {0, 0};
-            SoftmaxState all = {highest_of(row), 0};
 #pragma unroll
             for (unsigned int w = 0; w < WAVES; ++w) {
-                const float2 one = *(const float2 *)&merged[w][line][at];
-                sum = float2{sum.x + one.x, sum.y + one.y};
-                all.row_sum += states[w][row].row_sum;
+                of[w] = states[w][row];
+                all.row_max = fmaxf(all.row_max, of[w].row_max);
+            }
+#pragma unroll
+            for (unsigned int w = 0; w < WAVES; ++w) {
+                const float factor = candle_exp2(of[w].row_max - exponent_base(all.row_max));
+                const float2 one = *(const float2 *)&merged[w][line * line_width + at];
+                sum = float2{fmaf(factor, one.x, sum.x), fmaf(factor, one.y, sum.y)};
+                all.row_sum = fmaf(factor, of[w].row_sum, all.row_sum);
             }
             if (row >= rows) {
                 continue;
             }
             if (parts == 1) {
                 write_pair(task, row, at, all, sum);
-                continue;
-            }
-            *(float2 *)(partials.row(part, row) + at) = sum;
-            if (at == 0) {
-                *partials.state(part, row) = all;
+            } else {
+                exchange.write(part, row, at, all, sum);
             }
         }
         __syncthreads();
@@ -498,21 +521,18 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
     if (parts == 1) {
         return;
     }
-    // The barrier above orders the workgroup's stores before the fence, which orders them before the count.
     if (thread == 0) {
-        fence_device();
-        is_last = atomicAdd(&finished_parts[blockIdx.x], 1u) == parts - 1;
-        fence_device();
+        is_last = arrival == parts - 1;
     }
     __syncthreads();
     if (!is_last) {
         return;
     }
     if (thread == 0) {
-        atomicExch(&finished_parts[blockIdx.x], 0u);
+        atomicExch(&arrived_parts[blockIdx.x], 0u);
     }
     for (unsigned int e = 2 * thread; e < rows * width; e += 2 * THREADS) {
-        combine_parts(task, partials, parts, e / width, e % width);
+        combine_parts(task, exchange, parts, e / width, e % width);
     }
 }
 
@@ -522,15 +542,15 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
         const T *q, const S *k, const S *v, const T *mask, T *out, float *statistics, const float *slopes,              \
         const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
         const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
-        const unsigned int total_keys, const float *sinks, float *partial, ##__VA_ARGS__)
+        const unsigned int total_keys, const float *sinks, ##__VA_ARGS__)
 #define ATTENTION_DECODE(T, T_NAME, ROWS)                                                                               \
     DECODE_KERNEL(attention_decode_##ROWS##_##T_NAME, T, T, ROWS) {                                                     \
-        attention_decode<T, ROWS>(TASK_ARGUMENTS, partial);                                                             \
+        attention_decode<T, ROWS>(TASK_ARGUMENTS);                                                                      \
     }
 // Attention over an encoded cache.
 #define ATTENTION_DECODE_ENCODED(T, T_NAME, S, S_NAME, ROWS)                                                            \
     DECODE_KERNEL(attention_decode_##ROWS##_##T_NAME##_##S_NAME, T, S, ROWS, ENCODED_PARAMETERS) {                      \
-        attention_decode<T, ROWS>(TASK_ARGUMENTS, partial, ENCODED_ARGUMENTS);                                          \
+        attention_decode<T, ROWS>(TASK_ARGUMENTS, ENCODED_ARGUMENTS);                                                   \
     }
 
 // Attention that first appends a row of each sequence to the cache.
@@ -546,13 +566,13 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *p
 #define ATTENTION_APPEND(T, T_NAME, ROWS, KEYS)                                                                         \
     DECODE_KERNEL(attention_append_##ROWS##_##KEYS##_##T_NAME, T, T, ROWS, APPENDED_PARAMETERS) {                       \
         const AppendedRows<T> appended = {APPENDED_ARGUMENTS};                                                          \
-        attention_decode<T, ROWS, T, AppendedRows<T>, KEYS>(TASK_ARGUMENTS, partial, nullptr, false, appended);         \
+        attention_decode<T, ROWS, T, AppendedRows<T>, KEYS>(TASK_ARGUMENTS, nullptr, false, appended);                  \
     }
 #define ATTENTION_APPEND_ENCODED(T, T_NAME, S, S_NAME, ROWS, KEYS)                                                      \
     DECODE_KERNEL(attention_append_##ROWS##_##KEYS##_##T_NAME##_##S_NAME, T, S, ROWS, ENCODED_PARAMETERS,               \
                   APPENDED_PARAMETERS) {                                                                                \
         const AppendedRows<T, S> appended = {APPENDED_ARGUMENTS};                                                       \
-        attention_decode<T, ROWS, S, AppendedRows<T, S>, KEYS>(TASK_ARGUMENTS, partial, ENCODED_ARGUMENTS, appended);   \
+        attention_decode<T, ROWS, S, AppendedRows<T, S>, KEYS>(TASK_ARGUMENTS, ENCODED_ARGUMENTS, appended);            \
     }
 
 // Kernels of 16-bit floats: all numbers of rows, and of keys of a group of lanes.

@@ -3,6 +3,7 @@
 // once, to the dtype of the cache. Encoded caches are also decoded here, for attention of many queries.
 #include "encoded.cuh"
 #include "faults.cuh"
+#include "prefix.cuh"
 
 // N pairs of elements of a head: two packs, whose elements follow each other in `of`.
 template <unsigned int N>
@@ -289,3 +290,25 @@ __device__ __forceinline__ void decode_rows(const unsigned int capacity, const u
     }
 DECODED_CACHE_OP(__nv_bfloat16, bf16)
 DECODED_CACHE_OP(__half, f16)
+
+// Moves the sequences of a static cache to their next positions, at most `capacity`. `state` has their positions, the slots of
+// their next keys, and the ends of their keys, of which the first is 0. One group of lanes.
+extern "C" __global__ void __launch_bounds__(LANES) cache_advance(const unsigned int sequences, const unsigned int capacity,
+                                                                  uint32_t *state) {
+    CANDLE_BEGIN_NEXT_LAUNCH();
+    CANDLE_WAIT_FOR_LAUNCHES();
+    uint32_t *const positions = state, *const slots = positions + sequences, *const ends = slots + sequences;
+    uint32_t end = 0;
+    for (unsigned int first = 0; first < sequences; first += LANES) {
+        const unsigned int at = first + threadIdx.x;
+        const bool is_sequence = at < sequences;
+        const uint32_t position = is_sequence ? min(positions[at] + 1, capacity) : 0;
+        const uint32_t keys = is_sequence ? min(position + 1, capacity) : 0, own_end = end + sum_before(keys) + keys;
+        if (is_sequence) {
+            positions[at] = position;
+            slots[at] = position < capacity ? at * capacity + position : ~0u;
+            ends[at + 1] = own_end;
+        }
+        end = __shfl_sync(~0u, own_end, LANES - 1, LANES);
+    }
+}

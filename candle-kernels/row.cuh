@@ -33,7 +33,7 @@ struct RowMatrices {
     }
 };
 
-// Dense rows of activations: x, or for a single row silu(x) * gate, times the weights of the norm.
+// Dense rows of activations: x, x times the weights of the norm, or for a single row silu(x) * gate.
 struct RowInput {
     const void *x, *gate, *norm;
     unsigned int dtype, k, rows;
@@ -43,38 +43,49 @@ struct RowInput {
     template <typename T, bool GATED, unsigned int COUNT, unsigned int N>
     __device__ __forceinline__ void load(float (&values)[COUNT][N], unsigned int x_row, const unsigned int (&at)[COUNT],
                                          const bool (&inside)[COUNT], float &squares) const {
-        // All loads are issued before the first is used. Without a norm, the second ones repeat the first.
-        const T *row = (const T *)x + (size_t)x_row * k, *weights = norm != nullptr ? (const T *)norm : row;
-        float factors[COUNT][N];
-#pragma unroll
-        for (unsigned int c = 0; c < COUNT; ++c) {
-            load_floats(values[c], row + at[c]);
-        }
-#pragma unroll
-        for (unsigned int c = 0; c < COUNT; ++c) {
-            load_floats(factors[c], weights + at[c]);
-        }
-        if (GATED && gate != nullptr) {
+        typedef LoadedFloats<T, N> Loaded;
+        const T *const row = (const T *)x + (size_t)x_row * k;
+        if (norm != nullptr) {
+            Loaded elements[COUNT], weights[COUNT];
 #pragma unroll
             for (unsigned int c = 0; c < COUNT; ++c) {
-                float gates[N];
-                load_floats(gates, (const T *)gate + at[c]);
-#pragma unroll
-                for (unsigned int i = 0; i < N; ++i) {
-                    values[c][i] = silu(values[c][i]) * gates[i];
-                }
+                elements[c] = Loaded::read(row + at[c]);
             }
-        }
-        if (norm != nullptr) {
+#pragma unroll
+            for (unsigned int c = 0; c < COUNT; ++c) {
+                weights[c] = Loaded::read((const T *)norm + at[c]);
+            }
+            // Keeps the compiler from loading the weights after it has used the elements.
+            asm volatile("" ::: "memory");
 #pragma unroll
             for (unsigned int c = 0; c < COUNT; ++c) {
                 float sum = 0;
 #pragma unroll
                 for (unsigned int i = 0; i < N; ++i) {
-                    sum += values[c][i] * values[c][i];
-                    values[c][i] *= factors[c][i];
+                    const float value = elements[c][i];
+                    sum += value * value;
+                    values[c][i] = value * weights[c][i];
                 }
                 squares += inside[c] ? sum : 0;
+            }
+            return;
+        }
+#pragma unroll
+        for (unsigned int c = 0; c < COUNT; ++c) {
+            const Loaded elements = Loaded::read(row + at[c]);
+#pragma unroll
+            for (unsigned int i = 0; i < N; ++i) {
+                values[c][i] = elements[i];
+            }
+        }
+        if (GATED && gate != nullptr) {
+#pragma unroll
+            for (unsigned int c = 0; c < COUNT; ++c) {
+                const Loaded gates = Loaded::read((const T *)gate + at[c]);
+#pragma unroll
+                for (unsigned int i = 0; i < N; ++i) {
+                    values[c][i] = silu(values[c][i]) * gates[i];
+                }
             }
         }
     }

@@ -288,10 +288,8 @@ struct StreamRow : QuantizedInput<StreamBytes<F, HEADER>> {
         }
         return bits % CANDLE_PACK_BYTES == 0;
     }
-    __device__ __forceinline__ static unsigned int bytes_of_row(unsigned int k) { return k / F::WEIGHTS * F::BYTES; }
-    __device__ __forceinline__ static unsigned int units(unsigned int k) {
-        return k / F::WEIGHTS * F::BYTES / CANDLE_PACK_BYTES;
-    }
+    __device__ __forceinline__ static unsigned int bytes_of_row(unsigned int k) { return StreamBytes<F, HEADER>::plane_size(k); }
+    __device__ __forceinline__ static unsigned int units(unsigned int k) { return bytes_of_row(k) / CANDLE_PACK_BYTES; }
     // Returns the block that a word of a pack belongs to. If it begins with the last weights of a block, the rest is the
     // header of the next.
     __device__ __forceinline__ static unsigned int block_of(unsigned int pack, unsigned int word) {

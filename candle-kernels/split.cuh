@@ -2,16 +2,6 @@
 #pragma once
 #include "attention.cuh"
 
-// Orders earlier writes of the workgroup's threads, up to their last barrier, before later ones for the whole device, and
-// later reads after earlier ones.
-__device__ __forceinline__ void fence_device() {
-#if defined(__NVPTX__)
-    // The membar instructions of this target are sequentially consistent, and take longer.
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-#else
-    __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "agent");
-#endif
-}
 // Loads 8 bytes that another workgroup of the launch may have written; caches that they do not share are bypassed.
 template <typename T>
 __device__ __forceinline__ T load_coherent(const T *address) {
@@ -75,11 +65,11 @@ __device__ __forceinline__ void write_pair(const Task<T, S> &task, unsigned int 
     }
 }
 
-// Combines the first `parts` partial results of two columns of a row, in a fixed order, and writes the result. Other
-// workgroups of the same launch may have written them.
-template <typename T, typename S>
-__device__ __forceinline__ void combine_parts(const Task<T, S> &task, const Partials &partials, unsigned int parts,
-                                              unsigned int line, unsigned int column) {
+// Combines the results of `parts` parts for two columns of a row, in a fixed order, and writes the row. `load` reads the state and
+// the values of a part, and returns 0 if a word of them has not been written. `clear` is called for each part that has been read.
+template <typename T, typename S, typename L, typename C>
+__device__ __forceinline__ void combine_parts(const Task<T, S> &task, unsigned int parts, unsigned int line, unsigned int column,
+                                              L load, C clear) {
     // Number of parts whose loads are in flight.
     constexpr unsigned int COUNT = 16;
     SoftmaxState all = {-INFINITY, 0};
@@ -88,13 +78,22 @@ __device__ __forceinline__ void combine_parts(const Task<T, S> &task, const Part
     for (unsigned int first = 0; first < parts; first += COUNT) {
         SoftmaxState states[COUNT];
         float2 values[COUNT];
+        // Not a condition, which would take scalar registers.
+        uint32_t written;
+        do {
+            written = 1;
+            // Hidden from the compiler, which would keep the addresses of all parts in registers.
+            const unsigned int from = opaque(first);
 #pragma unroll
-        for (unsigned int i = 0; i < COUNT; ++i) {
-            const unsigned int part = min(first + i, parts - 1);
-            states[i] = load_coherent(partials.state(part, line));
-            values[i] = load_coherent((const float2 *)(partials.row(part, line) + column));
+            for (unsigned int i = 0; i < COUNT; ++i) {
+                written = min(written, load(min(from + i, parts - 1), states[i], values[i]));
+            }
+            asm volatile("" ::: "memory");
+        } while (written == 0);
+#pragma unroll 1
+        for (unsigned int part = first; part < min(first + COUNT, parts); ++part) {
+            clear(part);
         }
-        asm volatile("" ::: "memory");
         float highest = all.row_max;
 #pragma unroll
         for (unsigned int i = 0; i < COUNT; ++i) {
@@ -113,4 +112,63 @@ __device__ __forceinline__ void combine_parts(const Task<T, S> &task, const Part
         }
     }
     write_pair(task, line, column, all, sum);
+}
+
+// Combines partial results of an earlier launch.
+template <typename T, typename S>
+__device__ __forceinline__ void combine_parts(const Task<T, S> &task, const Partials &partials, unsigned int parts,
+                                              unsigned int line, unsigned int column) {
+    combine_parts(task, parts, line, column, [&](unsigned int part, SoftmaxState &state, float2 &value) INLINE {
+        state = *partials.state(part, line);
+        value = *(const float2 *)(partials.row(part, line) + column);
+        return 1u;
+    }, [](unsigned int) INLINE {});
+}
+
+// Partial results that a part waits for: for each two columns of a row their values, and the state of the row. Words of 4 bytes are
+// stored inverted, so that 0 is a word that has not been written, and not the number 0.
+struct Exchange {
+    unsigned long long *first;
+    unsigned int rows, columns;
+
+    __device__ __forceinline__ Exchange(unsigned long long *words, unsigned int parts, unsigned int rows, unsigned int columns)
+        : first(words + (size_t)blockIdx.x * parts * rows * columns), rows(rows), columns(columns) {}
+    __device__ __forceinline__ unsigned long long *at(unsigned int part, unsigned int line, unsigned int column) const {
+        return first + (size_t)(part * rows + line) * columns + column;
+    }
+    // Inverts two floats. NaN may have all bits set, and then loses one.
+    __device__ __forceinline__ static unsigned long long inverted(float2 pair) {
+        const uint2 bits = candle_bits<uint2>(pair);
+        return candle_bits<unsigned long long>(uint2{max(~bits.x, 1u), max(~bits.y, 1u)});
+    }
+    __device__ __forceinline__ static void store(unsigned long long *to, unsigned long long pair) {
+#if defined(__NVPTX__)
+        __scoped_atomic_store_n(to, pair, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
+#else
+        // On AMD GPUs, an atomic store is the instruction of a plain one, so that the software GPU reports a race.
+        __scoped_atomic_exchange_n(to, pair, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
+#endif
+    }
+    __device__ __forceinline__ void write(unsigned int part, unsigned int line, unsigned int column, SoftmaxState state,
+                                          float2 values) const {
+        unsigned long long *const to = at(part, line, column);
+        store(to, inverted(values));
+        store(to + 1, inverted(float2{state.row_max, state.row_sum}));
+    }
+};
+
+// Waits for the partial results of all parts, combines and clears them.
+template <typename T, typename S>
+__device__ __forceinline__ void combine_parts(const Task<T, S> &task, const Exchange &exchange, unsigned int parts,
+                                              unsigned int line, unsigned int column) {
+    combine_parts(task, parts, line, column, [&](unsigned int part, SoftmaxState &state, float2 &value) INLINE {
+        const unsigned long long *const from = exchange.at(part, line, column);
+        const auto values = candle_bits<uint2>(load_coherent(from)), of_row = candle_bits<uint2>(load_coherent(from + 1));
+        value = candle_bits<float2>(uint2{~values.x, ~values.y});
+        state = candle_bits<SoftmaxState>(uint2{~of_row.x, ~of_row.y});
+        return min(min(values.x, values.y), min(of_row.x, of_row.y));
+    }, [&](unsigned int part) INLINE {
+        exchange.store(exchange.at(part, line, column), 0);
+        exchange.store(exchange.at(part, line, column) + 1, 0);
+    });
 }

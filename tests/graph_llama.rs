@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
+use candle_core::rocm::RocmDevice;
 use candle_core::{D, DType, Device, IndexOp, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
@@ -50,17 +51,23 @@ fn expected() -> Result<Vec<u32>> {
     Ok(tokens)
 }
 
-/// Returns the greedy tokens of the decoder, whose steps `step` runs.
-fn generate(decoder: &Decoder, step: impl Fn() -> candle_core::Result<()>) -> Result<Vec<u32>> {
+/// Returns a token that has been predicted.
+fn read(token: &Tensor) -> Result<u32> {
+    Ok(token.i(0)?.to_scalar()?)
+}
+
+/// Returns the greedy tokens of the decoder. `step` runs the step of a number.
+fn generate(decoder: &Decoder, step: impl Fn(usize) -> candle_core::Result<()>) -> Result<Vec<u32>> {
     decoder.set_position(0)?;
-    for token in PROMPT {
-        decoder.set_token(token)?;
-        step()?;
+    for (number, token) in PROMPT.into_iter().enumerate() {
+        decoder.set_token(number, token)?;
+        step(number)?;
     }
-    let mut tokens = vec![decoder.token()?];
+    let mut tokens = vec![read(decoder.token(PROMPT.len()))?];
     while tokens.len() < TOKENS {
-        step()?;
-        tokens.push(decoder.token()?);
+        let number = PROMPT.len() + tokens.len();
+        step(number - 1)?;
+        tokens.push(read(decoder.token(number))?);
     }
     Ok(tokens)
 }
@@ -73,17 +80,42 @@ fn replays_generate_the_text_of_candle_transformers() {
         Decoder::load(&config().unwrap(), PROMPT.len() + TOKENS, &weights(device).unwrap()).unwrap()
     };
     let cpu = load(&Device::Cpu);
-    assert_eq!(generate(&cpu, || cpu.step()).unwrap(), expected);
+    assert_eq!(generate(&cpu, |number| cpu.step(number)).unwrap(), expected);
 
     let device = common::device();
     let decoder = load(&device);
-    assert_eq!(generate(&decoder, || decoder.step()).unwrap(), expected);
-    let (graph, ()) = device.as_rocm_device().unwrap().capture(|| decoder.step()).unwrap();
+    assert_eq!(generate(&decoder, |number| decoder.step(number)).unwrap(), expected);
+    let graphs = decoder.capture().unwrap();
     let memory = device.as_rocm_device().unwrap().memory_stats().live;
     for _ in 0..2 {
-        assert_eq!(generate(&decoder, || graph.replay()).unwrap(), expected);
+        assert_eq!(generate(&decoder, |number| graphs[number % 2].replay()).unwrap(), expected);
     }
     assert_eq!(device.as_rocm_device().unwrap().memory_stats().live, memory);
+}
+
+/// A second stream copies each token to its own memory, while the next step may run.
+#[test]
+fn a_second_stream_reads_each_token() {
+    let _held = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = common::device();
+    let decoder =
+        Decoder::load(&config().unwrap(), PROMPT.len() + TOKENS, &weights(&device).unwrap()).unwrap();
+    let graphs = decoder.capture().unwrap();
+    let rocm = device.as_rocm_device().unwrap();
+    let reader = Device::Rocm(RocmDevice::new_with_stream(rocm.ordinal()).unwrap());
+    decoder.set_position(0).unwrap();
+    let mut predicted = Vec::new();
+    let mut waiting: Option<Tensor> = None;
+    for number in 0..PROMPT.len() + TOKENS - 1 {
+        if let Some(token) = PROMPT.get(number) {
+            decoder.set_token(number, *token).unwrap();
+        }
+        graphs[number % 2].replay().unwrap();
+        predicted.extend(waiting.take().map(|token| read(&token).unwrap()));
+        waiting = Some(decoder.token(number + 1).to_device(&reader).unwrap());
+    }
+    predicted.extend(waiting.map(|token| read(&token).unwrap()));
+    assert_eq!(predicted[PROMPT.len() - 1..], expected().unwrap());
 }
 
 /// Backend that returns random weights.
@@ -131,19 +163,21 @@ fn many_replays_predict_the_tokens_of_eager_steps() {
     for dtype in [DType::F16, DType::BF16] {
         let weights = VarBuilder::from_backend(Box::new(RandomWeights), dtype, device.clone());
         let decoder = Decoder::load(&config, count, &weights).unwrap();
-        let tokens = |first: u32, step: &dyn Fn() -> candle_core::Result<()>| -> Result<Vec<u32>> {
+        let tokens = |first: u32, step: &dyn Fn(usize) -> candle_core::Result<()>| -> Result<Vec<u32>> {
             decoder.set_position(0)?;
-            decoder.set_token(first)?;
-            let next = |_| {
-                step()?;
-                Ok(decoder.token()?)
+            decoder.set_token(0, first)?;
+            let next = |number| {
+                step(number)?;
+                read(decoder.token(number + 1))
             };
             (0..count).map(next).collect()
         };
-        let eager: Vec<_> = (0..sequences).map(|first| tokens(first, &|| decoder.step()).unwrap()).collect();
-        let (graph, ()) = device.as_rocm_device().unwrap().capture(|| decoder.step()).unwrap();
+        let eager: Vec<_> =
+            (0..sequences).map(|first| tokens(first, &|number| decoder.step(number)).unwrap()).collect();
+        let graphs = decoder.capture().unwrap();
         for (first, expected) in (0..sequences).zip(&eager) {
-            assert_eq!(&tokens(first, &|| graph.replay()).unwrap(), expected, "{dtype:?} after {first}");
+            let replayed = tokens(first, &|number| graphs[number % 2].replay()).unwrap();
+            assert_eq!(&replayed, expected, "{dtype:?} after {first}");
         }
         assert!(eager.iter().any(|tokens| tokens != &eager[0]), "the input does not matter");
     }

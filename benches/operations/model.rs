@@ -10,7 +10,7 @@ use std::hint::black_box;
 #[path = "../../examples/graph_llama/decoder.rs"]
 mod decoder;
 #[cfg(feature = "rocm")]
-use decoder::Decoder;
+use {candle_core::rocm::RocmDevice, decoder::Decoder};
 
 const GROUP: &str = "model";
 const DTYPES: [DType; 2] = [DType::F16, DType::BF16];
@@ -57,6 +57,8 @@ enum End {
     NoSync,
     /// The host waits for the result.
     Sync,
+    /// The host reads each result while the next step runs.
+    Ahead,
 }
 
 pub fn cases(cases: &mut Cases) {
@@ -82,9 +84,11 @@ pub fn cases(cases: &mut Cases) {
             case.bytes(setup.decode_bytes(dtype)).elements = setup.weights();
         }
         #[cfg(feature = "rocm")]
-        for (name, end) in
-            [("llama_decode_token_graph", End::Sync), ("llama_decode_token_graph_nosync", End::NoSync)]
-        {
+        for (name, end) in [
+            ("llama_decode_token_graph", End::Sync),
+            ("llama_decode_token_graph_ahead", End::Ahead),
+            ("llama_decode_token_graph_nosync", End::NoSync),
+        ] {
             let shape = format!("{} after {}", setup.decoded, setup.prompt);
             let case = cases.work([GROUP, name], dtype.as_str(), shape, move |device| {
                 replay_steps(setup, dtype, device, end)
@@ -150,20 +154,30 @@ impl Setup {
 fn replay_steps(setup: Setup, dtype: DType, device: &Device, end: End) -> Result<Work> {
     let weights = VarBuilder::from_backend(Box::new(RandomWeights), dtype, device.clone());
     let decoder = Decoder::load(&setup.config(), setup.prompt + setup.decoded, &weights)?;
-    // The first step loads kernels and libraries, which a capture cannot do.
-    decoder.step()?;
-    let (graph, ()) = device.as_rocm_device()?.capture(|| decoder.step())?;
+    let graphs = decoder.capture()?;
+    decoder.set_token(0, 1)?;
+    let reader = Device::Rocm(RocmDevice::new_with_stream(device.as_rocm_device()?.ordinal())?);
     let mut step = setup.decoded;
+    let mut predicted: Option<Tensor> = None;
     Ok(Box::new(move || {
         if step == setup.decoded {
+            // The token stays, since the reader may still copy it.
             decoder.set_position(setup.prompt as u32)?;
-            decoder.set_token(1)?;
             step = 0;
         }
-        graph.replay()?;
+        graphs[step % 2].replay()?;
         step += 1;
-        if end == End::Sync {
-            black_box(decoder.token()?);
+        match end {
+            End::NoSync => {}
+            End::Sync => {
+                black_box(decoder.token(step).to_vec1::<u32>()?);
+            }
+            End::Ahead => {
+                if let Some(token) = predicted.take() {
+                    black_box(token.to_vec1::<u32>()?);
+                }
+                predicted = Some(decoder.token(step).to_device(&reader)?);
+            }
         }
         Ok(())
     }))

@@ -25,6 +25,8 @@ subject! {
         ATTENTION_DECODE_KEYS = 4,
         /// Maximum number of workgroups in x of attention_decode if the keys are split.
         ATTENTION_COUNTERS = 4096,
+        /// Words of 8 bytes through which parts of attention_decode exchange results: one for each column of each row of a part.
+        ATTENTION_EXCHANGED_WORDS = 524288,
     }
 }
 
@@ -141,7 +143,7 @@ fn families() -> Vec<Family> {
         attention(parts.over([dtypes("dtype", DTYPES)]), sums).block(ATTENTION_COLUMNS),
         attention(
             decode.over([rows_of(&["4"]), dtypes("dtype", DTYPES)]).over([rows_of(&["8"]), halves()]),
-            partial,
+            &[],
         ),
         attention(
             append.over([rows_of(&["4"]), keys_of(&["4"]), dtypes("dtype", &DTYPES[..1])]).over([
@@ -149,17 +151,16 @@ fn families() -> Vec<Family> {
                 keys_of(&["2", "4"]),
                 halves(),
             ]),
-            partial,
+            &[],
         )
         .takes(&[appended]),
         attention(
             append_encoded.over([rows_of(&["4", "8"]), keys_of(&["2", "4"]), halves(), encodings()]),
-            partial,
+            &[],
         )
         .takes(&[encoded, appended]),
         attention(rows_encoded.over(widths(&["64", "128", "256"], &DTYPES[1..])), partial).takes(&[encoded]),
-        attention(decode_encoded.over([rows_of(&["4", "8"]), halves(), encodings()]), partial)
-            .takes(&[encoded]),
+        attention(decode_encoded.over([rows_of(&["4", "8"]), halves(), encodings()]), &[]).takes(&[encoded]),
         family(
             "GradientMeans",
             "gradients",

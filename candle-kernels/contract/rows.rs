@@ -140,6 +140,17 @@ fn families() -> Vec<Family> {
                 table "page numbers of each sequence, as u32", out_keys "dense decoded rows of all heads",
                 out_values "likewise", out_table "page number of each sequence in the output"]]),
         family(
+            "CacheAdvance",
+            "kvcache",
+            "cache_advance",
+            "Moves the sequences of a static cache to their next positions.",
+        )
+        .over([])
+        .takes(&[args![
+            U32 => sequences "number of sequences", capacity "positions of a sequence";
+            Pointer => state "u32: positions, slots, and `sequences` + 1 ends of the keys, of which the first stays 0"]])
+        .block(32),
+        family(
             "AddNorm",
             "residual",
             "addnorm_{dtype}",

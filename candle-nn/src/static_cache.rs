@@ -57,8 +57,6 @@ struct Constants {
     behind: Tensor,
     /// Numbers of the positions, (1, capacity).
     numbers: Tensor,
-    /// State after each position, (capacity + 1, 4), if there is one sequence.
-    next: Option<Tensor>,
 }
 
 impl StaticCache {
@@ -79,14 +77,6 @@ impl StaticCache {
         let first_slots = (0..sequences).map(|sequence| (sequence * capacity) as u32);
         let behind = (0..sequences).flat_map(|row| (0..=sequences).map(move |end| (end > row) as u32));
         let pages = (sequences * capacity / PAGE_SIZE) as u32;
-        let next = match sequences {
-            1 => {
-                let states =
-                    (0..=capacity as u32).flat_map(|position| state_after(position, capacity as u32));
-                Some(Tensor::from_iter(states, device)?.reshape((capacity + 1, 4))?)
-            }
-            _ => None,
-        };
         let state = Tensor::zeros(3 * sequences + 1, DType::U32, device)?;
         let cache = Self {
             size,
@@ -104,7 +94,6 @@ impl StaticCache {
                 cu_rows: Tensor::arange(0, sequences as u32 + 1, device)?,
                 behind: Tensor::from_iter(behind, device)?.reshape((sequences, sequences + 1))?,
                 numbers: Tensor::arange(0, capacity as u32, device)?.unsqueeze(0)?,
-                next,
             },
         };
         cache.move_to(&cache.positions.zeros_like()?)?;
@@ -224,15 +213,16 @@ impl StaticCache {
         softmax_last_dim(&scores)?.matmul(&values)?.reshape((sequences, heads, width))
     }
 
-    /// Moves every sequence to its next position. All operands are on the device, so this can be captured.
+    /// Moves every sequence to its next position, on ROCm in one launch. All operands are on the device, so this can be captured.
     ///
     /// # Errors
     /// If the device fails.
     pub fn advance(&self) -> Result<()> {
-        match &self.constants.next {
-            Some(next) => self.state.slice_set(&next.index_select(&self.positions, 0)?.flatten_all()?, 0, 0),
-            None => self.move_to(&(&self.positions + &self.constants.one)?),
+        #[cfg(feature = "rocm")]
+        if crate::rocm::advance_cache(&self.state, self.size.sequences, self.size.capacity)? {
+            return Ok(());
         }
+        self.move_to(&(&self.positions + &self.constants.one)?)
     }
 
     /// Sets the next position of each sequence: 0 starts a new sequence.
@@ -263,10 +253,4 @@ impl StaticCache {
         };
         Ok((keys, values))
     }
-}
-
-/// Returns the position, slot and ends of the keys of a single sequence after `position`.
-fn state_after(position: u32, capacity: u32) -> [u32; 4] {
-    let next = (position + 1).min(capacity);
-    [next, if next < capacity { next } else { u32::MAX }, 0, (next + 1).min(capacity)]
 }

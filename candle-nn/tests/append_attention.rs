@@ -311,6 +311,39 @@ fn rows_are_appended_and_attended_in_one_launch() {
     }
 }
 
+/// The part that combines the results waits for the others, in whatever order the workgroups run.
+#[test]
+fn parts_of_keys_are_combined_in_any_order() {
+    if rocm_alone().as_rocm_device().unwrap().driver_name() != "emulator" {
+        return println!("not applicable: only the software GPU runs workgroups in a chosen order");
+    }
+    for seed in 1..=3 {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "rows_are_appended_and_attended_in_one_launch"])
+            .env("CANDLE_ROCM_EMULATOR", format!("seed={seed}"))
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "seed {seed}: {text}");
+    }
+}
+
+/// NaN with all bits set looks like nothing to the part that waits for it. The next launch finds nothing left of it.
+#[test]
+fn parts_hand_over_nan() {
+    let device = rocm_alone();
+    let case = Case { keys: vec![900], heads: 8, key_heads: 1, ..Case::default() };
+    let host = Operands::new(&case, DType::F32);
+    let on_device = || host.map(|tensor| tensor.to_device(&device));
+    let mut broken = on_device();
+    let nan = Tensor::full(f32::from_bits(u32::MAX), broken.cache[1].shape(), &device).unwrap();
+    broken.cache[1] = nan;
+    let attended = broken.fused(&case).unwrap().expect("a kernel").flatten_all().unwrap();
+    assert!(attended.to_vec1::<f32>().unwrap().iter().all(|value| value.is_nan()));
+    let attended = on_device().fused(&case).unwrap().expect("a kernel");
+    assert_close(&attended, &host.separate(&case).unwrap(), 1e-4, "after NaN");
+}
+
 #[test]
 fn widths_groups_and_scores_of_all_kinds_are_appended() {
     for case in [

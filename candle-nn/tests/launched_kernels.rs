@@ -20,6 +20,7 @@ use candle::{Device, Layout, Result, Shape, Storage, Tensor, Var};
 use candle_nn::encoded_cache::CacheScales;
 use candle_nn::fused_attention::{append_and_attend, PagedSequences, ScoreParams};
 use candle_nn::recurrent::{CausalConv, GatedDelta, SelectiveScan, Sequences};
+use candle_nn::static_cache::{StaticCache, StaticCacheSize};
 use candle_nn::{fused, fused_image, ops, rotary_emb, GroupNorm, Module as _};
 use common::{assert_close, rocm, tensor, tolerance};
 use std::collections::BTreeSet;
@@ -310,7 +311,8 @@ fn appended_rows(device: &Device) -> Result<()> {
             append_and_attend(&heads, &sequences, &scores)?.expect("a kernel");
         }
     }
-    Ok(())
+    let size = StaticCacheSize { layers: 1, sequences: 2, capacity: 16, key_heads: 1, width: 8 };
+    StaticCache::new(size, F32, device)?.advance()
 }
 
 fn recurrences(device: &Device) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Llama with the weights and the configuration of candle-transformers, and a static cache.
-use candle_core::rocm::{FusedProduct, GateActivation};
-use candle_core::{D, DType, Device, IndexOp, Result, Tensor, bail};
+use candle_core::rocm::{FusedProduct, GateActivation, RocmGraph};
+use candle_core::{D, DType, Device, Result, Tensor, bail};
 use candle_flash_attn::flash_attn_varlen_paged_windowed;
 use candle_nn::VarBuilder;
 use candle_nn::fused::Rotary;
@@ -8,7 +8,8 @@ use candle_nn::fused_attention::ScoreParams;
 use candle_nn::static_cache::{PAGE_SIZE, StaticCache, StaticCacheSize};
 use candle_transformers::models::llama::Config;
 
-/// Decoder of one sequence. [`Self::step`] has no other input than the memory of the device.
+/// Decoder of one sequence. [`Self::step`] has no other input than the memory of the device. Tokens of even and odd steps
+/// have their own memory, so that the host can read a token while the next step runs.
 pub struct Decoder {
     embeddings: Tensor,
     layers: Vec<Layer>,
@@ -17,8 +18,8 @@ pub struct Decoder {
     /// Cosines and sines of all positions, f32 (positions, width / 2).
     rotary: [Tensor; 2],
     cache: StaticCache,
-    /// Token of the next step, u32 (1). A step replaces it by the token that it predicts.
-    token: Tensor,
+    /// Tokens of steps with even and with odd numbers, u32 (1) each.
+    tokens: [Tensor; 2],
     /// Ends of the queries, u32 (2): one query.
     query_ends: Tensor,
     eps: f32,
@@ -59,6 +60,7 @@ impl Decoder {
             true => embeddings.clone(),
             false => weights.get((config.vocab_size, hidden), "lm_head.weight")?,
         };
+        let token = || Tensor::zeros(1, DType::U32, device);
         let layers = (0..config.num_hidden_layers)
             .map(|layer| Layer::load(config, &weights.pp("model.layers").pp(layer)));
         Ok(Self {
@@ -68,7 +70,7 @@ impl Decoder {
             embeddings,
             rotary: rotary(config.rope_theta, size.capacity, width, device)?,
             cache: StaticCache::new(size, weights.dtype(), device)?,
-            token: Tensor::zeros(1, DType::U32, device)?,
+            tokens: [token()?, token()?],
             query_ends: Tensor::new(&[0u32, 1], device)?,
             eps: config.rms_norm_eps as f32,
         })
@@ -82,29 +84,42 @@ impl Decoder {
         self.cache.set_positions(&[position])
     }
 
-    /// Sets the token of the next step.
+    /// Sets the token of step `number`.
     ///
     /// # Errors
     /// If the device fails.
-    pub fn set_token(&self, token: u32) -> Result<()> {
-        self.token.slice_set(&Tensor::new(&[token], self.token.device())?, 0, 0)
+    pub fn set_token(&self, number: usize, token: u32) -> Result<()> {
+        let to = self.token(number);
+        to.slice_set(&Tensor::new(&[token], to.device())?, 0, 0)
     }
 
-    /// Returns the token of the next step. Waits for the device.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub fn token(&self) -> Result<u32> {
-        self.token.i(0)?.to_scalar()
+    /// Returns the token of step `number`, u32 (1), which the step before it predicts. The step after it does not change
+    /// the token, so that it can be read in the meantime.
+    pub fn token(&self, number: usize) -> &Tensor {
+        &self.tokens[number % 2]
     }
 
-    /// Enqueues a step: reads the token and its position from the memory of the device, and writes the predicted token and
-    /// the next position there. It can be captured as a graph.
+    /// Captures a step with an even number, and one with an odd number, on a ROCm device. Before, runs a step at position 0, so
+    /// that position and token must be set afterwards.
+    ///
+    /// # Errors
+    /// If the step cannot be captured, or the device fails.
+    pub fn capture(&self) -> Result<[RocmGraph; 2]> {
+        // The first step loads kernels and libraries, which a capture cannot do.
+        self.set_position(0)?;
+        self.step(0)?;
+        let device = self.token(0).device().as_rocm_device()?;
+        let capture = |number| device.capture(|| self.step(number)).map(|(graph, ())| graph);
+        Ok([capture(0)?, capture(1)?])
+    }
+
+    /// Enqueues step `number`, which can be captured as a graph: reads its token and its position from the memory of the
+    /// device, and writes the predicted token and the next position there.
     ///
     /// # Errors
     /// If the device fails.
-    pub fn step(&self) -> Result<()> {
-        let mut x = self.embeddings.index_select(&self.token, 0)?;
+    pub fn step(&self, number: usize) -> Result<()> {
+        let mut x = self.embeddings.index_select(self.token(number), 0)?;
         for (at, layer) in self.layers.iter().enumerate() {
             let query_key_value = product(&x, &layer.query_key_value);
             let attended =
@@ -116,7 +131,7 @@ impl Decoder {
                 .forward()?;
         }
         let logits = product(&x, &self.head).rms_norm(&self.norm, self.eps).forward()?;
-        self.token.slice_set(&logits.argmax(D::Minus1)?, 0, 0)?;
+        self.token(number + 1).slice_set(&logits.argmax(D::Minus1)?, 0, 0)?;
         self.cache.advance()
     }
 

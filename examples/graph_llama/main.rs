@@ -1,4 +1,5 @@
-//! Generates text with a graph: a whole decoding step of a Llama is captured once and replayed for every token.
+//! Generates text with graphs: a whole decoding step of a Llama is captured and replayed for every token. While the GPU computes a
+//! step, the host reads the token before it.
 //!
 //! ```sh
 //! cargo run --release --features rocm --example graph_llama -- FOLDER "Once upon a time"
@@ -13,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Error, Result, ensure};
 use candle_core::rocm::RocmDevice;
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, IndexOp};
 use candle_nn::VarBuilder;
 use candle_transformers::models::llama::LlamaConfig;
 use clap::Parser;
@@ -44,27 +45,32 @@ fn main() -> Result<()> {
     let weights = std::fs::read(arguments.folder.join("model.safetensors")).context("model.safetensors")?;
     let weights = VarBuilder::from_buffered_safetensors(weights, DType::F16, &device)?;
     let decoder = Decoder::load(&config, prompt.len() + arguments.tokens, &weights)?;
-    // The first step loads kernels and libraries, which a capture cannot do.
-    decoder.step()?;
-    let (graph, ()) = device.as_rocm_device()?.capture(|| decoder.step())?;
+    let graphs = decoder.capture()?;
 
     decoder.set_position(0)?;
-    for token in &prompt {
-        decoder.set_token(*token)?;
-        graph.replay()?;
+    for (number, token) in prompt.iter().enumerate() {
+        decoder.set_token(number, *token)?;
+        graphs[number % 2].replay()?;
     }
-    let mut tokens = vec![decoder.token()?];
+    // The reader copies tokens on its own stream, while the GPU computes the next step.
+    let reader = Device::Rocm(RocmDevice::new_with_stream(device.as_rocm_device()?.ordinal())?);
+    device.synchronize()?;
     let begun = Instant::now();
-    while tokens.len() < arguments.tokens {
-        graph.replay()?;
-        tokens.push(decoder.token()?);
+    let end = prompt.len() + arguments.tokens;
+    let mut tokens = Vec::new();
+    for number in prompt.len()..end {
+        let token = decoder.token(number).to_device(&reader)?;
+        if number + 1 < end {
+            graphs[number % 2].replay()?;
+        }
+        tokens.push(token.i(0)?.to_scalar::<u32>()?);
     }
     let seconds = begun.elapsed().as_secs_f64();
     println!("{}{}", arguments.prompt, tokenizer.decode(&tokens, true).map_err(Error::msg)?);
     eprintln!(
         "{} launches in a graph, {:.1} tokens per second",
-        graph.nodes(),
-        (tokens.len() - 1) as f64 / seconds
+        graphs[0].nodes(),
+        tokens.len() as f64 / seconds
     );
     Ok(())
 }

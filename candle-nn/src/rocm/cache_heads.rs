@@ -7,7 +7,7 @@ use candle::backend::BackendStorage;
 use candle::op::BackpropOp;
 use candle::rocm::hip_kernels::contract::{self, KernelOf, BLOCK, PACK_BYTES};
 use candle::rocm::{element, DevicePtr, LaunchConfig, RocmStorage};
-use candle::{DType, Result, Storage, Tensor};
+use candle::{bail, DType, Result, Storage, Tensor};
 
 const OP: &str = "cache-heads";
 /// Maximum number of threads that share a head.
@@ -134,4 +134,29 @@ pub fn cache_heads(op: &CacheHeads) -> Result<Option<Tensor>> {
     };
     let shape = (sizes.rows, sizes.heads, sizes.width);
     Ok(Some(Tensor::from_storage(Storage::Rocm(dst), shape, BackpropOp::none(), false)))
+}
+
+/// Moves the sequences of a static cache to their next positions, up to `capacity`, in one launch. `state` (3 · sequences + 1) of
+/// u32 has their positions, the slots of their next keys, and the ends of their keys after a 0. Returns false on other devices.
+///
+/// # Errors
+/// If the state has another size or dtype or is strided, or the launch fails.
+pub fn advance_cache(state: &Tensor, sequences: usize, capacity: usize) -> Result<bool> {
+    let operand = Operand::of(OP, "state", state);
+    let Some((storage, kernel)) = operand.rocm().zip(contract::CacheAdvance::kernel()) else {
+        return Ok(false);
+    };
+    let (words, expected) = (state.elem_count(), 3 * sequences + 1);
+    if words != expected {
+        bail!("{OP}: the state of {sequences} sequences has {words} words instead of {expected}")
+    }
+    let arguments = contract::CacheAdvance {
+        sequences: count(OP, sequences)?,
+        capacity: count(OP, capacity)?,
+        state: operand.address(storage, DType::U32)?,
+    };
+    let config = LaunchConfig { grid: (1, 1, 1), block: (MAX_LANES as u32, 1, 1), lds_bytes: 0 };
+    // SAFETY: the state has three words for each sequence and one more. The kernel waits for earlier launches at its start.
+    unsafe { storage.device().launch_overlapping(kernel, config, &arguments)? };
+    Ok(true)
 }

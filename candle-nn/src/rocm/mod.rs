@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `append` | fused_attention::append_and_attend | module `decode` |
 //! | `attention` | sdpa | module `attention` |
-//! | `cache_heads` | fused::CacheHeads | module `kvcache` |
+//! | `cache_heads` | fused::CacheHeads, StaticCache::advance | module `kvcache` |
 //! | `experts` | moe_gemm, moe_gemm_gguf | modules `product`, `quantized` |
 //! | `group_norm` | GroupNorm, fused_image::group_norm | module `rows` |
 //! | `norm` | softmax, log_softmax, softmax_last_dim, rms_norm, layer_norm | module `rows` |
@@ -31,7 +31,7 @@ mod rotary;
 
 pub use append::append_and_attend;
 pub use attention::Attention;
-pub use cache_heads::cache_heads;
+pub use cache_heads::{advance_cache, cache_heads};
 pub use experts::{moe_gemm, moe_gemm_gguf};
 pub use group_norm::{group_norm, group_norm_with};
 pub use norm::{layer_norm, log_softmax, rms_norm, softmax, softmax_last_dim};

@@ -475,9 +475,8 @@ impl Launch<'_> {
             of_few_keys.unwrap_or_else(|| Plan::of(sizes, columns, wide_decode, multiprocessors));
         let (x, y, parts) = grid;
         let is_decode = rows != ATTENTION_ROWS;
-        let partial_columns = if is_decode { sizes.value_width } else { columns };
         // Per row and part: the partial sums of the columns, the maximum score and the sum of the weights.
-        let scratch_len = if parts > 1 { x * y * parts * rows * (partial_columns + 2) } else { 0 };
+        let scratch_len = if parts > 1 && !is_decode { x * y * parts * rows * (columns + 2) } else { 0 };
         // SAFETY: the kernels read only what they have written.
         let sums = unsafe { device.alloc::<f32>(scratch_len)? };
         let partial = sums.ptr();
@@ -503,7 +502,6 @@ impl Launch<'_> {
                     total_queries: sizes.total_queries as u32,
                     total_keys: sizes.total_keys as u32,
                     sinks,
-                    partial,
                     $($extra)*
                 }
             };
@@ -539,8 +537,8 @@ impl Launch<'_> {
                         $($extra),*
                     });
                     // SAFETY: `AppendedHeads::arguments` checked shapes, dtypes and alignment, and its limits select a plan of
-                    // attention_decode. The kernel checks lengths, pages, positions and slots. `partial` has space for all
-                    // parts.
+                    // attention_decode. The kernel checks lengths, pages, positions and slots. The module's memory suffices
+                    // for the plan.
                     unsafe { device.launch_overlapping(found(kernel, op, self.dtype)?, config, &arguments) }
                 }};
             }
@@ -554,7 +552,7 @@ impl Launch<'_> {
             let kernel = found(kernel, op, self.dtype)?;
             let arguments = arguments!(AttentionDecodeEncoded { scales, is_fp8 });
             // SAFETY: the layouts were checked against their buffers and each other; the kernel checks lengths and pages.
-            // `partial` has space for all parts, and the module's counters suffice for the grid.
+            // The module's memory suffices for the plan.
             return unsafe { device.launch_overlapping(kernel, config, &arguments) };
         }
         if is_decode {
@@ -565,11 +563,15 @@ impl Launch<'_> {
         match of_rows {
             // SAFETY: as above.
             RowsKernel::Plain(kernel) => unsafe {
-                device.launch(kernel, config, &arguments!(AttentionRows {}))?
+                device.launch(kernel, config, &arguments!(AttentionRows { partial }))?
             },
             // SAFETY: as above.
             RowsKernel::Encoded(kernel) => unsafe {
-                device.launch(kernel, config, &arguments!(AttentionRowsEncoded { scales, is_fp8 }))?
+                device.launch(
+                    kernel,
+                    config,
+                    &arguments!(AttentionRowsEncoded { partial, scales, is_fp8 }),
+                )?
             },
         }
         if parts == 1 {
@@ -580,7 +582,7 @@ impl Launch<'_> {
         let config = LaunchConfig::for_grid(op, rows, ATTENTION_COLUMNS as u32)?;
         let (parts, columns) = (parts as u32, columns as u32);
         // SAFETY: as above; the kernel reads no keys and values.
-        unsafe { device.launch(kernel, config, &arguments!(AttentionParts { parts, columns })) }
+        unsafe { device.launch(kernel, config, &arguments!(AttentionParts { partial, parts, columns })) }
     }
 }
 

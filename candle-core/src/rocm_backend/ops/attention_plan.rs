@@ -2,7 +2,7 @@
 use crate::DType;
 use hip_kernels::contract::{
     ATTENTION_COLUMNS, ATTENTION_COUNTERS, ATTENTION_DECODE_KEYS, ATTENTION_DECODE_ROWS,
-    ATTENTION_DECODE_WIDTH, ATTENTION_ROWS, BLOCK,
+    ATTENTION_DECODE_WIDTH, ATTENTION_EXCHANGED_WORDS, ATTENTION_ROWS, BLOCK,
 };
 
 /// Minimum number of keys per part of attention_rows; for fewer, writing and combining the partial sums costs more than it
@@ -72,7 +72,11 @@ impl Plan {
             let parts = sizes.keys.next_power_of_two().div_ceil(groups * keys);
             Self { rows, keys, grid: (blocks, 1, parts) }
         });
-        plans.into_iter().find(|plan| plan.grid.0 * plan.grid.2 <= multiprocessors)
+        let is_possible = |plan: &Self| {
+            let (blocks, _, parts) = plan.grid;
+            blocks * parts <= multiprocessors && parts <= most_parts(blocks, plan.rows, sizes.value_width)
+        };
+        plans.into_iter().find(is_possible)
     }
 
     /// Chooses the kernel and its grid. Depends on the number of keys only through the next power of two, so that launches
@@ -86,10 +90,8 @@ impl Plan {
             let rows_each = if rows <= 4 || !wide_decode { 4 } else { 8 };
             let blocks = blocks(rows_each);
             let groups = BLOCK / lanes(width);
-            let most = match blocks <= ATTENTION_COUNTERS {
-                true => keys.div_ceil(groups * ATTENTION_DECODE_KEYS).max(1),
-                false => 1,
-            };
+            let tiles = keys.div_ceil(groups * ATTENTION_DECODE_KEYS);
+            let most = tiles.clamp(1, most_parts(blocks, rows_each, sizes.value_width));
             let resident = DECODE_ROWS_PER_MULTIPROCESSOR / rows_each * multiprocessors;
             let parts = decode_parts(blocks, most, resident);
             return Self { rows: rows_each, keys: ATTENTION_DECODE_KEYS, grid: (blocks, 1, parts) };
@@ -108,6 +110,15 @@ impl Plan {
 /// Returns the number of lanes of attention_decode that share a key.
 fn lanes(width: usize) -> usize {
     (width.next_power_of_two() / 8).clamp(8, 32)
+}
+
+/// Returns the maximum number of parts of attention_decode for `blocks` groups of `rows` rows of `width` columns.
+fn most_parts(blocks: usize, rows: usize, width: usize) -> usize {
+    match blocks <= ATTENTION_COUNTERS {
+        // A single part exchanges nothing.
+        true => (ATTENTION_EXCHANGED_WORDS / (blocks * rows * width).max(1)).max(1),
+        false => 1,
+    }
 }
 
 /// Returns the number of parts, a power of two up to `most`, for `blocks` groups of rows if `resident` workgroups run at once.
@@ -189,6 +200,38 @@ mod tests {
         let sizes = Sizes { heads: 8, key_heads: 1, ..sizes(1, 8, 1300, 64) };
         let plan = Plan::of_few_keys(&sizes, DType::F16, 48).unwrap();
         assert_eq!((plan.rows, plan.keys, plan.grid), (8, 2, (1, 1, 32)));
+    }
+
+    /// As in decode.cu: a word for each column of each row of a part, if there are several.
+    #[test]
+    fn parts_fit_into_the_memory_of_the_kernels() {
+        let mut is_limited = false;
+        for (batches, group, width) in [1, 3, 17, 64, 500]
+            .into_iter()
+            .flat_map(|batches| [1, 4, 8, 16].map(|group| (batches, group)))
+            .flat_map(|(batches, group)| [8, 64, 128, 256].map(|width| (batches, group, width)))
+        {
+            for (keys, multiprocessors) in [1, 600, 4096, 100_000]
+                .into_iter()
+                .flat_map(|keys| [48, 132, 304, 2000].map(|multiprocessors| (keys, multiprocessors)))
+            {
+                let sizes = sizes(batches, group, keys, width);
+                let few =
+                    [DType::F16, DType::F32].map(|dtype| Plan::of_few_keys(&sizes, dtype, multiprocessors));
+                let many = [true, false].map(|wide| Plan::of(&sizes, width, wide, multiprocessors));
+                for plan in few.into_iter().flatten().chain(many) {
+                    let (blocks, _, parts) = plan.grid;
+                    let words = blocks * parts * plan.rows * width;
+                    assert!(parts == 1 || words <= 524_288, "{plan:?}, heads of {width}");
+                    assert!(parts == 1 || blocks <= 4096, "{plan:?}");
+                    is_limited |= parts > 1 && 2 * words > 524_288;
+                }
+            }
+        }
+        assert!(is_limited, "no plan comes near the limit");
+        // A single part needs no memory.
+        let plan = Plan::of_few_keys(&sizes(38, 8, 1, 256), DType::F16, 304).unwrap();
+        assert_eq!((plan.rows, plan.keys, plan.grid), (8, 2, (304, 1, 1)));
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub(crate) struct RowProducts<'a> {
     /// Dtype of the results: f16, bf16 or f32.
     pub(crate) out_dtype: DType,
     pub(crate) x: DevicePtr,
-    /// If present, the row is `silu(x)` times this; only for one row of f32 and blocks.
+    /// If present, the row is `silu(x)` times this; only for one row of f32 and blocks, without a norm.
     pub(crate) gate: Option<DevicePtr>,
     /// Weights and epsilon of the RMS norm of the rows.
     pub(crate) norm: Option<(DevicePtr, f32)>,
@@ -198,6 +198,7 @@ impl RowProducts<'_> {
         if elements > limit {
             return Err(RocmError::TooManyElements { op: OP, elements, limit }.into());
         }
+        debug_assert!(self.gate.is_none() || self.norm.is_none(), "the kernels ignore the gate of a norm");
         let lanes = lanes(self.weights, self.rows, self.k, self.dtype);
         let results = if self.activation == ACTIVATION_NONE { end(MAX_MATRICES) } else { end(1) };
         let held = if self.rows == 1 { 1 } else { PRODUCT_ROWS };
