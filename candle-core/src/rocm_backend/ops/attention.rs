@@ -475,11 +475,6 @@ impl Launch<'_> {
             of_few_keys.unwrap_or_else(|| Plan::of(sizes, columns, wide_decode, multiprocessors));
         let (x, y, parts) = grid;
         let is_decode = rows != ATTENTION_ROWS;
-        // Per row and part: the partial sums of the columns, the maximum score and the sum of the weights.
-        let scratch_len = if parts > 1 && !is_decode { x * y * parts * rows * (columns + 2) } else { 0 };
-        // SAFETY: the kernels read only what they have written.
-        let sums = unsafe { device.alloc::<f32>(scratch_len)? };
-        let partial = sums.ptr();
         let config = LaunchConfig::for_grid(op, grid, BLOCK as u32)?;
         // The common arguments of all kernels, followed by those of one kernel.
         macro_rules! arguments {
@@ -560,8 +555,13 @@ impl Launch<'_> {
             // SAFETY: as above.
             return unsafe { device.launch_overlapping(kernel, config, &arguments!(AttentionDecode {})) };
         }
+        // Per row and part: the partial sums of the columns, the maximum score and the sum of the weights.
+        let scratch_len = if parts > 1 { x * y * parts * rows * (columns + 2) } else { 0 };
+        // SAFETY: the kernels read only what they have written.
+        let sums = unsafe { device.alloc::<f32>(scratch_len)? };
+        let partial = sums.ptr();
         match of_rows {
-            // SAFETY: as above.
+            // SAFETY: the layouts were checked as above. `partial` has space for all parts.
             RowsKernel::Plain(kernel) => unsafe {
                 device.launch(kernel, config, &arguments!(AttentionRows { partial }))?
             },

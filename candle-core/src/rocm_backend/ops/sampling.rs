@@ -24,8 +24,8 @@ const MAX_VOCABULARY: usize = 1 << 24;
 /// # Safety
 /// All positions, counts and tokens in the settings must be in range: lists and masks must lie within `settings`, and
 /// no list may contain a token twice. No other stream may use the logits before the kernel ends. Settings with lists
-/// must not be used again: afterwards, the lists have logits. `out_words` must leave two words for each of the most likely tokens that a row requests, at most as many as the
-/// vocabulary has.
+/// must not be used again: afterwards, the lists have logits. `out_words` must leave two words for each of the most likely
+/// tokens that a row requests, at most as many as the vocabulary has.
 pub unsafe fn sample(
     (logits, logits_layout): (&RocmStorage, &Layout),
     (settings, settings_layout): (&RocmStorage, &Layout),
